@@ -204,9 +204,7 @@ class NvmlWorker(Worker):
             worker.stop()
         self.devices = devices
         self.unavailable = (
-            None
-            if devices
-            else Unknown(NOT_INITIALISED, "the driver answers, but reports no devices")
+            None if devices else Unknown(NOT_INITIALISED, "the driver answers, but reports no GPUs")
         )
         if self.paths is not None:
             self.paths.stop()

@@ -18,7 +18,7 @@ from .settings import CheckedTraining
 UPDATE = "gpuscope check {} --update"
 
 
-_MEASURE = "the prediction's error decides: measure it on the card, or leave more room"
+_MEASURE = "the prediction's error decides: measure it on the GPU, or leave more room"
 
 
 def budgets(training: CheckedTraining, found: Predicted) -> list[BudgetVerdict]:
@@ -26,7 +26,7 @@ def budgets(training: CheckedTraining, found: Predicted) -> list[BudgetVerdict]:
     prediction = found.answer.prediction
     rows = [_fits(training, found)] if training.fits else []
     if training.peak_bytes is not None:
-        what = "the whole card"
+        what = "the whole GPU"
         rows.append(_limit(training, "peak", what, prediction.device, training.peak_bytes))
     if training.allocated_bytes is not None:
         what = "the tensors' peak"

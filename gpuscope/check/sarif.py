@@ -22,8 +22,8 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LEVELS = {"problem": "error", "unchecked": "error", "warning": "warning", "info": "note"}
 RULES = {
     "predicted": "The training could not be predicted",
-    "fits": "The training must fit on its card",
-    "peak": "The whole card must stay within its budget",
+    "fits": "The training must fit on its GPU",
+    "peak": "The GPU's memory must stay within its budget",
     "allocated": "The tensors' peak must stay within its budget",
     "regression": "The tensors' peak must not grow over the baseline",
     "baseline": "The baseline could not be compared",

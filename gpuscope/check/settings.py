@@ -249,7 +249,7 @@ def _card(values: Mapping[str, str], wrong: Any) -> Card | None:
     if word is None:
         return None
     if "fits" in values and "card" in values:
-        raise wrong("card", "fits names the card already")
+        raise wrong("card", "fits names the GPU already")
     known = gpus.find_gpu(word)
     if known is not None:
         return Card(known.key, known.key, known.total_bytes, known.architecture)
@@ -258,8 +258,8 @@ def _card(values: Mapping[str, str], wrong: Any) -> Card | None:
     except ValueError:
         size = 0
     if size < GIB / 4:
-        raise wrong(key, f"{word!r} is no known card and no size. Known: {gpus.keys()}; or 24 GiB")
-    return replace(REFERENCE, name=f"a card of {bytes_text(size)}", total_bytes=size)
+        raise wrong(key, f"{word!r} is no known GPU and no size. Known: {gpus.keys()}; or 24 GiB")
+    return replace(REFERENCE, name=f"a GPU of {bytes_text(size)}", total_bytes=size)
 
 
 def _size(values: Mapping[str, str], key: str, wrong: Any) -> int | None:

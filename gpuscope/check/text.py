@@ -81,7 +81,7 @@ def _outcome(outcome: Outcome, file: str, width: int) -> list[Line]:
     if found is not None and not any(one.kind in ("fits", "peak") for one in outcome.verdicts):
         prediction = found.answer.prediction
         text = (
-            f"needs {bytes_text(prediction.device.bytes)} of a card, "
+            f"needs {bytes_text(prediction.device.bytes)} of a GPU, "
             f"{bytes_text(prediction.allocated.bytes)} of it in tensors"
         )
         out += _item("info", text, "", width)

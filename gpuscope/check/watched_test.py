@@ -97,7 +97,7 @@ class WatchedTest:
         """Return what the test must fail with, "" if it holds its budgets."""
         rows = list(self._problems)
         if self.skipped and self.budgets.strict:
-            rows.append(f"{', '.join(self.skipped)}: not checked, because there is no CUDA device.")
+            rows.append(f"{', '.join(self.skipped)}: not checked, because there is no GPU.")
         return "\n".join(f"gpuscope: {row}" for row in rows)
 
     # ── memory ────────────────────────────────────────────────────────────────────────────────────

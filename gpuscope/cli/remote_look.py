@@ -205,7 +205,7 @@ async def _holders(watched: RemoteWatch) -> dict[str, Any] | Unknown:
         if d.gone is None and d.definition.minor is not None
     ]
     if not minors:
-        return Unknown(NOT_INITIALISED, "no device there reported its number (/dev/nvidiaN)")
+        return Unknown(NOT_INITIALISED, "no GPU there reported its number (/dev/nvidiaN)")
     try:
         result = await watched.source.request(
             "holders", {"minors": ",".join(map(str, minors))}, HOLDERS_SECONDS

@@ -54,7 +54,7 @@ def _of_its_gpu(trainer: TrainerView) -> str:
         return ""
     return (
         "It trains on a MIG slice or on a GPU that the driver does not list here, so that nothing "
-        "is judged by the card's own readings. Which GPUs are listed: gpuscope devices"
+        "is judged by the GPU's own readings. Which GPUs are listed: gpuscope devices"
     )
 
 

@@ -32,7 +32,7 @@ UNKNOWN_RETURN = 999
 _ANSWERS = {
     UNINITIALIZED: (NOT_INITIALISED, "NVML is not initialised"),
     2: (DRIVER_ERROR, "invalid argument"),
-    NOT_SUPPORTED_RETURN: (NOT_SUPPORTED, "not supported by this device"),
+    NOT_SUPPORTED_RETURN: (NOT_SUPPORTED, "not supported by this GPU"),
     NO_PERMISSION_RETURN: (NO_PERMISSION, "no permission"),
     6: (DRIVER_ERROR, "not found"),
     INSUFFICIENT_SIZE: (DRIVER_ERROR, "the answer kept outgrowing its buffer"),
@@ -91,7 +91,7 @@ _AT_INIT = {
     UNKNOWN_RETURN: (
         DRIVER_ERROR,
         "NVML could not start: the driver answered Unknown Error. In a container that lost its "
-        "devices (after systemctl daemon-reload on the host) a restart of the container helps; "
+        "GPUs (after systemctl daemon-reload on the host) a restart of the container helps; "
         "else dmesg says why",
     ),
 }

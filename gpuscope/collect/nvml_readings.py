@@ -71,7 +71,7 @@ def memory_sizes(call: str, *sizes: int) -> Tuple[Reading, ...]:
     """
     if sizes[0] == 0:
         return (
-            Unknown(NOT_SUPPORTED, f"{call}: the driver reports no memory of the device's own"),
+            Unknown(NOT_SUPPORTED, f"{call}: the driver reports no memory of the GPU's own"),
         ) * len(sizes)
     return tuple(plausible(call, size, _MEMORY_LIMIT) for size in sizes)
 

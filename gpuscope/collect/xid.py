@@ -33,8 +33,8 @@ the number is not listed here.
 _RUN = "run the program with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer, to find the kernel"
 _RESET = "stop what runs on the GPU and reset it (nvidia-smi --gpu-reset, as root), or reboot"
 _RESTART = "restart the program; if it happens again, reset the GPU or reboot"
-_REPORT = "reset the GPU or reboot; if it happens again, have the card checked"
-_WATCH = "nothing now; if it keeps happening, have the card checked"
+_REPORT = "reset the GPU or reboot; if it happens again, have the GPU checked"
+_WATCH = "nothing now; if it keeps happening, have the GPU checked"
 
 XIDS: Dict[int, XidMeaning] = {
     8: XidMeaning("the GPU stopped processing", OTHER, _RESTART),
@@ -72,7 +72,7 @@ XIDS: Dict[int, XidMeaning] = {
     79: XidMeaning(
         "the GPU has fallen off the bus",
         HARDWARE,
-        "reboot; if it happens again, check the card's power, seating and cooling",
+        "reboot; if it happens again, check the GPU's power, seating and cooling",
     ),
     92: XidMeaning("many correctable memory errors", OTHER, _WATCH),
     94: XidMeaning(

@@ -42,7 +42,7 @@ def steady_ranks(job: JobView) -> list[TrainerView]:
 
 
 def waits_for_input(scene: LiveScene, job: JobView) -> Findings:
-    """Yield a finding where the device waits for the loader, by the timings of the last steps.
+    """Yield a finding where the GPU waits for the loader, by the timings of the last steps.
 
     Where the clock of the training thread has enough samples, it has the word (``live_causes``).
     """
@@ -111,7 +111,7 @@ def _waiting(scene: LiveScene, trainer: TrainerView) -> _Wait | Abstained | None
 
 
 def _as_measured(share: float) -> Evidence:
-    text = f"the device waits for the loader {percent_text(share)} of a step, as measured"
+    text = f"the GPU waits for the loader {percent_text(share)} of a step, as measured"
     return Evidence(text=text, source="probe")
 
 

@@ -95,10 +95,9 @@ def look(python: str, device: str) -> Machine:
     gpus = [{"name": name, "free_bytes": free, "total_bytes": total} for name, free, total in known]
     if device == "cuda" and not gpus:
         why = (
-            f"torch {answer.get('torch')} finds no CUDA device here: no driver, all hidden, or a "
-            "CPU build."
+            f"torch {answer.get('torch')} finds no GPU here: no driver, all hidden, or a CPU build."
         )
-        raise CannotMeasureClaims("There is no CUDA device to measure on.", why, again)
+        raise CannotMeasureClaims("There is no GPU to measure on.", why, again)
     facts = {
         "torch_version": answer.get("torch"),
         "cuda_version": answer.get("cuda"),
@@ -120,7 +119,7 @@ def why_not(claim: Claim, machine: Machine) -> str:
     if device == "cpu" and claim.cannot_cpu:
         return claim.cannot_cpu
     if device == "cuda" and machine.gpus < claim.gpus:
-        return f"needs {claim.gpus} CUDA devices, {machine.gpus} here"
+        return f"needs {claim.gpus} GPUs, {machine.gpus} here"
     for config in claim.configs(device, machine.gpus).values():
         if refused := rules.refusal(config, machine.probed.facts(config)):
             return f"{refused.what} {refused.why}"

@@ -85,7 +85,7 @@ class ClaimFigure:
     def lacks(self, device: str, gpus: int) -> str:
         """Return what the figure needs and this machine lacks, "" if it can be measured."""
         if device not in self.devices:
-            return "needs a CUDA device" if device == "cpu" else "is a claim about CPUs"
+            return "needs a GPU" if device == "cpu" else "is a claim about CPUs"
         return (
             f"needs {self.gpus} GPUs, {gpus} here" if device == "cuda" and gpus < self.gpus else ""
         )
@@ -212,7 +212,7 @@ def _claim(row: Any) -> Claim:
     figures = values.pop("figures", {}).items()
     made = {key: ClaimFigure(key=key, **checked(one, ClaimFigure)) for key, one in figures}
     if "cpu" not in values:
-        values.setdefault("cannot_cpu", "needs a CUDA device")
+        values.setdefault("cannot_cpu", "needs a GPU")
     return Claim(**values, figures=made)
 
 

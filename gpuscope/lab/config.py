@@ -18,6 +18,7 @@ from .toggles import (
     Toggle,
     Value,
     default,
+    help_groups,
     short_repr,
 )
 
@@ -163,8 +164,9 @@ def add_toggles(parser: argparse.ArgumentParser) -> None:
     Values stay text until :meth:`LabConfig.from_arguments` checks them, so that a wrong one is
     answered by the same message everywhere.
     """
-    group = parser.add_argument_group("settings")
+    groups = help_groups(parser)
     for toggle in (*TOGGLES, STEPS):
+        group = groups.get(toggle.group, parser)
         unset = toggle.text(toggle.default).removeprefix("default ")
         note = f"; on a CPU: {toggle.on_cpu}" if toggle.on_cpu else ""
         choices = f" ({toggle.takes})" if toggle.choices else ""
@@ -174,6 +176,5 @@ def add_toggles(parser: argparse.ArgumentParser) -> None:
                 toggle.flag, action=argparse.BooleanOptionalAction, default=None, help=text
             )
         else:
-            group.add_argument(
-                toggle.flag, metavar=toggle.name.upper() if toggle.choices else "N", help=text
-            )
+            value = "MODEL" if toggle.factory else "VALUE" if toggle.choices else "N"
+            group.add_argument(toggle.flag, metavar=value, help=text)

@@ -127,7 +127,7 @@ def _device(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
     if config.device == "cuda" and (facts.device_type == "cpu" or facts.gpus == 0):
         yield _refuse(
             "The lab cannot train on cuda here.",
-            "torch finds no CUDA device.",
+            "torch finds no GPU.",
             config,
             device="cpu",
         )
@@ -288,7 +288,7 @@ def _loader(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
         if given:
             yield _warn(
                 f"{', '.join(given)} does nothing.",
-                "there is no DataLoader: --loader synthetic creates its batches on the device.",
+                "there is no DataLoader: --loader synthetic creates its batches on the GPU.",
                 config,
                 loader="workers",
             )

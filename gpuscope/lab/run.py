@@ -305,7 +305,7 @@ def refuse_missing_device(config: LabConfig) -> None:
         why = f"this torch ({torch.__version__}, {sys.executable}) is built without CUDA."
     else:
         why = (
-            f"torch {torch.__version__} (CUDA {torch.version.cuda}) finds no CUDA device: no "
+            f"torch {torch.__version__} (CUDA {torch.version.cuda}) finds no GPU: no "
             "driver, or all hidden."
         )
     raise TrainingRefused("The lab cannot train on cuda here.", why, config.command(device="cpu"))

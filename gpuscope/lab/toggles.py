@@ -10,10 +10,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from ..wire.clean import limited
+
+if TYPE_CHECKING:
+    import argparse
 
 Value = str | int | bool | None
 
@@ -157,7 +160,7 @@ TOGGLES: tuple[Toggle, ...] = (
         "model",
         "gpt",
         "the model to train, on synthetic data that can be learned; a family name picks a size "
-        "for the device",
+        "for the GPU",
         "a family name picks its small preset",
         choices=(*PRESETS, *EVERY_PRESET),
         factory=True,
@@ -167,7 +170,7 @@ TOGGLES: tuple[Toggle, ...] = (
         "device",
         "model",
         "auto",
-        "where it runs; auto uses a CUDA device if torch finds one",
+        "where it runs; auto uses a GPU if torch finds one",
         choices=("auto", "cpu", "cuda"),
     ),
     Toggle(
@@ -311,7 +314,7 @@ TOGGLES: tuple[Toggle, ...] = (
         "loader",
         "input",
         "synthetic",
-        "where batches come from: created on the device, from a DataLoader, or from one that "
+        "where batches come from: created on the GPU, from a DataLoader, or from one that "
         "takes 200 ms per batch",
         choices=("synthetic", "workers", "slow"),
     ),
@@ -335,7 +338,7 @@ TOGGLES: tuple[Toggle, ...] = (
         "non_blocking",
         "input",
         False,
-        "copy to the device without waiting; needs pinned memory",
+        "copy to the GPU without waiting; needs pinned memory",
         _NOTHING,
     ),
     Toggle(
@@ -421,6 +424,14 @@ TOGGLES: tuple[Toggle, ...] = (
     ),
 )
 GROUPS: tuple[str, ...] = tuple(dict.fromkeys(toggle.group for toggle in TOGGLES))
+
+
+def help_groups(parser: argparse.ArgumentParser) -> dict[str, argparse._ArgumentGroup]:
+    """Return the heading of each group of toggles in a verb's help: ``precision settings``."""
+    names = {"cudnn": "cuDNN", "fsdp": "FSDP"}
+    return {name: parser.add_argument_group(f"{names.get(name, name)} settings") for name in GROUPS}
+
+
 STEPS = Toggle(
     "steps",
     "length",

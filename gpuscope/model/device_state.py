@@ -129,7 +129,7 @@ def hardware_faults(
     """
     faults = []
     if remap_failed:
-        text = "a bad memory row could not be remapped: have the card checked"
+        text = "a bad memory row could not be remapped: have the GPU checked"
         faults.append(DeviceState("bad", "remap failed", text))
     if ecc_uncorrected:
         text = f"{ecc_uncorrected:.0f} uncorrected memory errors (ECC) since the driver was loaded"

@@ -43,7 +43,7 @@ IDLE_WORDS: Mapping[str, str] = {
     "queue": "idle: gaps between queued kernels",
     "sync": "idle: after a sync such as .item()",
     "copy": "idle: copies that block the host",
-    "allocate": "idle: allocating device memory",
+    "allocate": "idle: allocating GPU memory",
     "compile": "idle: compiling or loading kernels",
     "collection": "idle: garbage collection",
     "checkpoint": "idle: saving a checkpoint",

@@ -158,7 +158,7 @@ def _spill(host: HostView, total: int | None, allocator: AllocView | None) -> Pr
     allocated = allocator.number("allocated_bytes") if allocator else None
     if not total or allocated is None or allocated <= total:
         return None
-    because = [f"allocated {bytes_text(allocated)} is more than the card's {bytes_text(total)}"]
+    because = [f"allocated {bytes_text(allocated)} is more than the GPU's {bytes_text(total)}"]
     if "microsoft" in (host.definition.kernel or "").casefold():
         because.append("the kernel is WSL's")
     return ProcessKind(
@@ -166,7 +166,7 @@ def _spill(host: HostView, total: int | None, allocator: AllocView | None) -> Pr
         f"{bytes_text(allocated - total)} are in system memory: the driver moved them there; "
         f"using them is slow",
         tuple(because),
-        "fit the card, or forbid it (Windows, NVIDIA settings: CUDA sysmem fallback policy)",
+        "fit the GPU, or forbid it (Windows, NVIDIA settings: CUDA sysmem fallback policy)",
     )
 
 
@@ -201,14 +201,14 @@ def _by_design(
         f"its command line names {name or match[0].strip('-')}"  # type: ignore[index]
         if not (name and match)
         else f"{name} with {match[0]}",
-        f"{what} {percent_text(size / total)} of the card",
+        f"{what} {percent_text(size / total)} of the GPU",
         f"{'allocated' if allocator else 'its use'} moved less than 1 % for "
         f"{age_text(now.seconds)}",
     ]
     because += ["no optimizer steps"] if trainer is not None else []
     return ProcessKind(
         "by_design",
-        f"{name or 'an inference server'}: reserves most of the card by design; not a leak",
+        f"{name or 'an inference server'}: reserves most of the GPU by design; not a leak",
         tuple(because),
         "a smaller share: --gpu-memory-utilization (vLLM), --mem-fraction-static (SGLang)",
     )

@@ -59,7 +59,7 @@ WORDS: Mapping[str, str] = {
     **{name: ROW_WORDS[name] for name in BARS if name in ROW_WORDS},
     "copies-out": "copies to the host",
     "copies-in": "copies from the host",
-    "allocate": "allocating device memory",
+    "allocate": "allocating GPU memory",
     "launch": "slow kernel launches (host-bound)",
     "products-plain": "FP32 matmuls without tensor cores",
     "products-double": "FP64 matmuls",

@@ -143,7 +143,7 @@ class MeasuredCell:
             earlier = 0 if before is None else before.get(peak_column)
             rows.append(_row(name, then, now, self._peak(most, earlier)))
         if before is None:
-            notes.append("CUDA was not in use on this device before the cell.")
+            notes.append("CUDA was not in use on this GPU before the cell.")
         allocated = [one for one in rows if one[0] == "allocated" and one[3].startswith("+")]
         if allocated and self._history is None:
             notes.append("What stayed alive, by size and line: %%gpuscope --lines")

@@ -29,7 +29,7 @@ LIVE_SECONDS, MOST_LIVE_SECONDS = 60.0, 3600.0
 _MEASURED = re.compile(r"^%%gpuscope(?=\s|$)(.*)")
 _ATTRIBUTE = "_gpuscope_extension"
 USAGE = (
-    "%gpuscope shows this process's device memory and the doctor's findings; --live [SECONDS] "
+    "%gpuscope shows this process's GPU memory and the doctor's findings; --live [SECONDS] "
     "keeps them up to date until the next cell. %%gpuscope [--lines] [--keep-peak] as the first "
     "line of a cell measures the cell."
 )
@@ -77,7 +77,7 @@ class Extension:
     # ── %gpuscope ──
 
     def _look(self, line: str = "") -> None:
-        """Show this process's device memory and the doctor's findings.
+        """Show this process's GPU memory and the doctor's findings.
 
         With ``--live [SECONDS]`` the output is updated in place until the next cell starts or the
         time is over (60 s if no number is given).

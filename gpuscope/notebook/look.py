@@ -134,4 +134,4 @@ def _why_none(host: HostView, trainer: TrainerView | None) -> str:
     why = "torch is not imported here"
     if version is not None:
         why = f"torch {version} has not initialised CUDA here"
-    return f"This process has no device memory through torch: {why}.{held}"
+    return f"This process has no GPU memory through torch: {why}.{held}"

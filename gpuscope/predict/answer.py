@@ -56,7 +56,7 @@ SURPLUS = 1.08
 """
 TOKENS = 64
 """The longest context is found as a multiple of this, because kernels pad shorter remainders."""
-REFERENCE = Card("a card", "h200", 143771 << 20, "9.0", assumed=True)
+REFERENCE = Card("a GPU", "h200", 143771 << 20, "9.0", assumed=True)
 """The card whose CUDA context is counted if none is named, because it was measured most."""
 
 
@@ -430,7 +430,7 @@ class TracedRequest:
         return found
 
 
-_NO_CARD = "no card was given: --gpu NAME or --capacity SIZE"
+_NO_CARD = "no GPU was given: --gpu NAME or --capacity SIZE"
 _NOT_REQUESTED = {
     "largest_batch": ("not_asked", "not asked for: --largest-batch"),
     "largest_context": ("not_asked", "not asked for: --largest-context, with --serve"),

@@ -121,7 +121,7 @@ def calibrate(
     least, law, most = laws
     if capacity_bytes is None:
         return LargestBatch(
-            None, None, None, law, law.residual_bytes, "the capacity of the device is unknown"
+            None, None, None, law, law.residual_bytes, "the capacity of the GPU is unknown"
         )
     top_batch, top_peak = points[-1]
     spare = max(0, (reserved_bytes or 0) - top_peak)

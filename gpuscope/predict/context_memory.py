@@ -144,7 +144,7 @@ def outside(
     else:
         driver = int(total_bytes * _DRIVER_SHARE)
         driver_error = driver // 2
-    note = "estimated from similar cards: gpuscope predict --measure, on the card, makes it exact"
+    note = "estimated from similar GPUs: gpuscope predict --measure, on the GPU, makes it exact"
     return ContextMemory(context * MIB, driver, error * MIB + driver_error, "calculated", note)
 
 

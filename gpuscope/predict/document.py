@@ -174,7 +174,7 @@ _TOGETHER = {
 }
 """Keys that are unknown for the same reason."""
 _NOT_REPLAYED = ("not_needed", "decided by the peaks alone: nothing was replayed against the limit")
-_NOBODY = ("not_asked", "the card is not in this host, or no process uses it")
+_NOBODY = ("not_asked", "the GPU is not in this host, or no process uses it")
 
 
 def _unknowns(answer: Answer) -> list[dict[str, str]]:

@@ -343,7 +343,7 @@ def _notes(found: RecordedTrace, history: History, result: Replayed) -> list[Rep
         notes.append(ReplayNote("ends", text))
     if result.capacity_source == "retry":
         text = (
-            "the device's capacity is not in the trace: "
+            "the GPU's capacity is not in the trace: "
             f"{bytes_text(found.peak_reserved_bytes)} were reserved, so that is assumed; "
             f"--capacity sets it"
         )

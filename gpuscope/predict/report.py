@@ -35,7 +35,7 @@ _COLUMNS = (
 )
 SOURCES = {
     "measured": "measured here",
-    "shipped": "measured on this kind of card",
+    "shipped": "measured on this kind of GPU",
     "calculated": "an estimate",
 }
 NAMES = {
@@ -179,7 +179,7 @@ def _peaks(answer: Answer, width: int) -> list[Line]:
     rows = [
         ("allocated", found.allocated, "by tensors, as torch.cuda.max_memory_allocated()"),
         ("reserved", found.reserved, "by torch's allocator, as torch.cuda.max_memory_reserved()"),
-        ("whole card", found.device, outside_words(outside, card)),
+        ("whole GPU", found.device, outside_words(outside, card)),
     ]
     name_of_unit, unit = table_unit(answer)
     cells = [

@@ -53,8 +53,8 @@ def sharded(
         return trace, []
     if kind == "dp":
         text = (
-            f"The first of DataParallel's {ranks} devices was traced, by torch's source; it was "
-            "not measured on cards. The others take less."
+            f"The first of DataParallel's {ranks} GPUs was traced, by torch's source; it was "
+            "not measured. The others take less."
         )
         return trace, [Doubt("sharding", text, "DataParallel", DOUBT_PERCENT[kind])]
     if kind == "ddp":

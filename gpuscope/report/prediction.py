@@ -27,7 +27,7 @@ TONES: dict[str, Tone] = {"fits": "ok", "too_close": "warn", "does_not_fit": "ba
 NOTES = {
     "peak_allocated": "by tensors, as torch.cuda.max_memory_allocated()",
     "peak_reserved": "by torch's allocator, as torch.cuda.max_memory_reserved()",
-    "device_peak": "the whole card, with what lies outside torch",
+    "device_peak": "the whole GPU, with what lies outside torch",
 }
 TOKENS = {
     "parameter": "allocated",
@@ -75,12 +75,12 @@ def figure_of(document: Document, key: str) -> Predicted | None:
 def _verdict(document: Document) -> str:
     verdict, room = read.text(document.get("verdict")), read.mapping(document.get("capacity"))
     if verdict not in WORDS or not room:
-        return "No card was named, so nothing says whether it fits."
+        return "No GPU was named, so nothing says whether it fits."
     total, spare = (
         number(value) for value in (room.get("total_bytes"), document.get("spare_bytes"))
     )
     text = f"It {WORDS[verdict]}" if verdict != "too_close" else "It is too close to call"
-    text += f" on {read.text(room.get('name'), 'the card')} with {bytes_text(total)}"
+    text += f" on {read.text(room.get('name'), 'the GPU')} with {bytes_text(total)}"
     if spare is not None:
         text += f": {bytes_text(abs(spare))} {'to spare' if spare >= 0 else 'short'}"
     return text + "."

@@ -257,7 +257,7 @@ def _trace(trace: DeviceTrace, when: str) -> list[Part]:
     notes = [f"{trace.entries:,} recorded allocations and releases{span}."]
     notes += [
         f"Out of memory: {bytes_text(mark.size_bytes)} requested, {bytes_text(mark.free_bytes)} "
-        "free on the device."
+        "free on the GPU."
         for mark in trace.marks[-3:]
         if mark.action == "oom"
     ]

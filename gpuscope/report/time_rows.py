@@ -96,7 +96,7 @@ def _figures(document: Document, when: str) -> Figures:
     work = read.mapping(document.get("useful_work"))
     mfu, floor = number(work.get("mfu")), number(work.get("floor_seconds"))
     if mfu is not None:
-        figures.append(Figure("MFU", percent_text(mfu), "model FLOPs of the card's dense peak"))
+        figures.append(Figure("MFU", percent_text(mfu), "model FLOPs of the GPU's dense peak"))
     if floor is not None:
         figures.append(
             Figure("shortest step", duration_text(floor), "at the GPU's peak and bandwidth")

@@ -341,7 +341,7 @@ def trace_lines(trace: DeviceTrace, width: int, glyphs: Charset = BLOCKS) -> lis
     for mark in [mark for mark in trace.marks if mark.action == "oom"][-3:]:
         text = (
             f"entry {mark.index:,}: {bytes_text(mark.size_bytes)} requested, "
-            f"{bytes_text(mark.free_bytes)} free on the device"
+            f"{bytes_text(mark.free_bytes)} free on the GPU"
         )
         lines.append([(f"{'oom':<{LABEL_CELLS}}", "bad"), (text, "text")])
     if trace.peak is not None:

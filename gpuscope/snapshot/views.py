@@ -88,7 +88,7 @@ class Snapshot:
             text = (
                 f"pinned host memory: {bytes_text(host.totals.reserved_bytes)} in "
                 f"{host.totals.segments:,} blocks, {bytes_text(host.totals.active_bytes)} of it "
-                f"in use. It is host memory: no device total includes it."
+                f"in use. It is host memory: no total of a GPU includes it."
             )
             self.notes.append(Note("pinned", text))
         numbers = sorted(set(found) | {number for number, rows in entries.items() if rows})
@@ -97,7 +97,7 @@ class Snapshot:
             summary.devices.append(self._device(here, entries.get(number), top, complete))
         if len(numbers) > MAX_DEVICES:
             self.notes.append(
-                Note("folded", f"{len(numbers) - MAX_DEVICES} more devices are left out")
+                Note("folded", f"{len(numbers) - MAX_DEVICES} more GPUs are left out")
             )
         newest = [
             one.trace.last_us

@@ -164,7 +164,7 @@ def test_compilations_are_counted_and_memory_without_cuda_is_skipped(tmp_path):
     assert "size mismatch at index 0" in out
     assert "gpuscope doctor --explain dynamic-shapes-recompile" in out
     assert "test_memory: peak, leak skipped: no CUDA" in out
-    assert "syncs: not checked, because there is no CUDA device" in out
+    assert "syncs: not checked, because there is no GPU" in out
     assert "has no 'recompile'. Did you mean recompiles?" in out
     assert "AssertionError: its own" in out
 

@@ -59,7 +59,7 @@ def test_every_budget_and_switch_is_read_with_its_line():
         ("batch = 8", "batch = 0", "pyproject.toml:10: .* batch"),
         ("batch = 8", 'parallel = "fdsp"', "pyproject.toml:10: .* parallel must be one of"),
         ('amp = "bf16"', 'amp = "bf61"', "pyproject.toml:11: .* amp cannot be 'bf61'"),
-        ('fits = "4090"', 'fits = "4091"', "pyproject.toml:13: .* no known card"),
+        ('fits = "4090"', 'fits = "4091"', "pyproject.toml:13: .* no known GPU"),
         ('peak = "21 GiB"', "peak = 21", "pyproject.toml:14: .* peak cannot be 21"),
         ('"2 %"', '"2 percent"', "pyproject.toml:15: .* no percentage and no size"),
         ('"250 ms"', '"250"', "pyproject.toml:16: .* no time"),

@@ -137,7 +137,7 @@ def test_the_device_is_looked_at_and_the_price_is_said_before_and_after(ask):
     assert "2. Syncs such as .item() leave the GPU idle for 25 % of the time" in out
     assert "Gain: at most 25 % of the wall clock" in out, "the look has not met the other half"
     assert "Seen: most of it at train.py:12 main (stack)" in out
-    assert "Fix: Sum on the device, read every N steps" in out
+    assert "Fix: Sum on the GPU, read every N steps" in out
     assert "Repro: gpuscope lab pitfall host-sync-in-loop" in out
     assert "cost 90.0 ms of training time: the training paused for 42.0 ms" in out
 

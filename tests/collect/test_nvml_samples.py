@@ -38,7 +38,7 @@ def test_a_device_without_samples_says_so() -> None:
     with FakeNvml(gpus=1).install():
         told = Nvml.open().device(0).idle_seconds()
     assert isinstance(told, Unknown)
-    assert told.text == "nvmlDeviceGetSamples: not supported by this device"
+    assert told.text == "nvmlDeviceGetSamples: not supported by this GPU"
 
 
 def test_a_worker_knows_since_when_nothing_runs() -> None:

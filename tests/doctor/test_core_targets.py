@@ -286,7 +286,7 @@ def test_an_empty_word_is_no_target(asked):
 def test_a_pipe_that_nobody_writes_into_is_refused(asked, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     report = doctor_targets.examine([str(tmp_path / "pipe")], False, 0.3)
-    assert report.problems == ("pipe: a pipe that no writer opened within 0.3 s.",)
+    assert report.problems == ("pipe: a pipe that no writer opened within 300 ms.",)
 
 
 def test_a_pipe_whose_writer_takes_its_time_is_waited_for(asked, tmp_path):

@@ -92,6 +92,6 @@ def test_the_assertion_of_a_kernel_is_shown_and_what_torch_always_adds_is_not():
 
 def test_no_smaller_batch_is_advised_where_one_tensor_is_larger_than_the_gpu():
     first, text = advice("nccl-out-of-memory")
-    assert first.title == "Rank 1 ran out of device memory: tried to allocate 16384.00 GiB"
+    assert first.title == "Rank 1 ran out of GPU memory: tried to allocate 16384.00 GiB"
     assert "micro-batch" not in text
     assert "Print the shapes" in text

@@ -44,7 +44,7 @@ CASES = {
     "oom.request-over-capacity": (
         say.oom("2.5", **{**FULL, "asked": 30 * GIB}),
         "reduce-seq-length-or-resolution",
-        "one request of 30.0 GiB on a device of 22.0 GiB",
+        "one request of 30.0 GiB on a GPU of 22.0 GiB",
     ),
     "oom.fraction": (
         say.oom("1.4", **{**FULL, "held": GIB, "free": 20 * GIB}, allowed=2 * GIB),
@@ -64,7 +64,7 @@ CASES = {
     "oom.system-fallback": (
         say.oom("2.5", **{**FULL, "held": 25 * GIB}),
         "reduce-batch-size",
-        "25.0 GiB allocated on a device of 22.0 GiB",
+        "25.0 GiB allocated on a GPU of 22.0 GiB",
     ),
     "oom.other-process.rest": (POOLED, "other-process-holds-gpu", "9.75 GiB of 11.8 GiB"),
     "oom.other-process": (

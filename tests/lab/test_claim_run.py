@@ -150,7 +150,7 @@ def test_a_loss_can_be_the_figure_itself(program: Any):
 def test_a_python_that_cannot_say_what_is_here_ends_it(program: Any, tmp_path: Path):
     machine = program()
     assert machine.device == "cpu"
-    with pytest.raises(CannotMeasureClaims, match="finds no CUDA device"):
+    with pytest.raises(CannotMeasureClaims, match="finds no GPU"):
         claim_run.look(str(tmp_path / "python"), "cuda")
     path = tmp_path / "python"
     path.write_text("#!/bin/sh\necho 'ImportError: libtorch.so' >&2\nexit 1\n")
@@ -207,7 +207,7 @@ def test_the_json_document(program: Any, capsys: pytest.CaptureFixture[str]):
     assert {
         "path": "claims.checkpointing-tradeoff.memory",
         "code": "not_measured",
-        "reason": "needs a CUDA device",
+        "reason": "needs a GPU",
     } in document["unknown"]
 
 

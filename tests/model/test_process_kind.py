@@ -90,7 +90,7 @@ def test_a_server_that_reserves_most_of_the_card_and_stands_still_is_no_leak(
     assert finding.kind == "by_design"
     assert finding.says.startswith(name)
     assert "not a leak" in finding.says
-    assert "86 % of the card" in finding.ground
+    assert "86 % of the GPU" in finding.ground
 
 
 def test_a_share_that_was_asked_for_is_by_design_though_it_is_smaller():
@@ -139,7 +139,7 @@ def test_a_server_without_a_probe_is_told_from_what_the_driver_says():
     finding = found("vllm serve llama", flat(0.9 * CARD), probe=False, used_bytes=int(0.9 * CARD))
     assert finding is not None
     assert finding.kind == "by_design"
-    assert "held 90 % of the card" in finding.ground
+    assert "held 90 % of the GPU" in finding.ground
     assert "no optimizer steps" not in finding.ground, "nobody looked"
 
 

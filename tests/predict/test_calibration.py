@@ -216,7 +216,7 @@ def test_a_batch_that_runs_is_never_said_not_to_fit() -> None:
         (GIB, [(0, GIB)], GIB, "no step with a known batch size"),
         (None, [(8, 4 * GIB)], GIB, "bytes of parameters and optimizer state are unknown"),
         (4 * GIB, [(8, 4 * GIB)], GIB, "no step was measured"),
-        (GIB, [(8, 4 * GIB)], None, "capacity of the device is unknown"),
+        (GIB, [(8, 4 * GIB)], None, "capacity of the GPU is unknown"),
     ],
 )
 def test_what_is_missing_is_said(

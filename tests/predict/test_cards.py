@@ -147,7 +147,7 @@ def test_measuring_asks_the_driver_after_each_stage(monkeypatch):
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        ('print(\'{"stage": "no_cuda", "torch": "2.13.0+cpu"}\')', "no CUDA device"),
+        ('print(\'{"stage": "no_cuda", "torch": "2.13.0+cpu"}\')', "no GPU"),
         ("import sys; sys.exit('boom: no libcudart')", "boom"),
         ("import time; time.sleep(60)", "did not answer"),
         ("print('not json')", "without a message"),

@@ -151,7 +151,7 @@ def test_a_factory_of_the_users_own(tmp_path):
     code, out, err = call("mine:fine", "--batch", "64", "--capacity", "24GiB", cwd=tmp_path)
     assert (code, err) == (0, "")
     first = out.splitlines()[0]
-    assert first.startswith("Fits on a card of 24 GiB: ")
+    assert first.startswith("Fits on a GPU of 24 GiB: ")
     assert " ± " in first
     assert "mine:fine, batch 64" in out
     assert "reached in step" in out

@@ -143,7 +143,7 @@ def test_the_report_says_what_matters(summary):
         f"{size(device.fragmentation.free_bytes)} free",
         device.stacks.rows[0].frames[device.stacks.rows[0].headline].function,
         "live at the peak",
-        f"entry 2,000: 7.00 GiB requested, {size(3 << 20)} free on the device",
+        f"entry 2,000: 7.00 GiB requested, {size(3 << 20)} free on the GPU",
         BLOCKS.oom,
     ):
         assert expected in text, expected

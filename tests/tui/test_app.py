@@ -144,7 +144,7 @@ async def test_tabs_change_by_key_and_by_mouse():
     async with app.run_test(size=(120, 40)) as pilot:
         for key, wanted in (
             ("2", "Where the bytes are"),
-            ("3", "Not known where the rest of its time goes"),
+            ("3", "It is not known where the rest of its time goes"),
             ("4", "Findings"),
             ("5", "Demo trainer"),
             ("6", "WHAT"),
@@ -225,7 +225,7 @@ async def test_the_filter_narrows_devices_and_jobs_and_escape_clears_it():
         assert "▸   2  H200" in screen
         assert screen.count("H200 ") <= 3
         await pilot.press(*"zz")
-        await until(pilot, "no device contains 'jupyterzz'", "no process matches")
+        await until(pilot, "no GPU contains 'jupyterzz'", "no process matches")
         await pilot.press("enter", "j", "escape")
         await until(pilot, "train.py ×7")
         assert app.session.state.filter == ""

@@ -44,7 +44,7 @@ async def test_the_prediction_comes_once_the_switches_are_still(monkeypatch):
         assert not asked, "nothing is computed while somebody walks through the switches"
         monkeypatch.setattr(first_run, "SETTLED_SECONDS", 0.0)
         await pilot.press("j")  # a picture is drawn, as each sample would
-        screen = await until(pilot, "Predicted for these settings", "whole card", "at the peak")
+        screen = await until(pilot, "Predicted for these settings", "whole GPU", "at the peak")
         assert "on NVIDIA H200: " in screen
         assert "± " in screen, "a predicted figure has its error"
         assert len(asked) == 1
@@ -56,7 +56,7 @@ async def test_a_narrow_lab_has_the_verdict_and_why_there_is_none(monkeypatch):
     app = predicting()
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await until(pilot, "Predicted for these settings", "on NVIDIA H200")
-        assert "whole card" not in screen
+        assert "whole GPU" not in screen
 
     def no_torch(request):
         raise CannotPredict("No torch here.", "the model cannot be traced", "pip install torch")

@@ -94,9 +94,9 @@ async def test_what_kind_of_process_it_is_stands_below():
             frame.a = [inside.counters(100.0, reserved_bytes=120 * views.GIB)]
     app, _ = asked(frames)
     async with app.run_test(size=(160, 50)) as pilot:
-        screen = await until(pilot, "seen: vLLM: reserves most of the card by design; not a leak")
+        screen = await until(pilot, "seen: vLLM: reserves most of the GPU by design; not a leak")
         left = " ".join(" ".join(line[:79] for line in screen.splitlines()).split())
-        assert "its command line names vLLM; reserved 86 % of the card" in left
+        assert "its command line names vLLM; reserved 86 % of the GPU" in left
 
 
 @in_loop

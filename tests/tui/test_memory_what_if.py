@@ -63,7 +63,7 @@ async def test_fixes_of_the_labs_model_stand_with_what_they_free(labs):
         await look(pilot)
         screen = await until(
             pilot,
-            "What if: gpt-small, batch 8: 4.84 GiB ± 2 % of the card, fits; peak of torch ",
+            "What if: gpt-small, batch 8: 4.84 GiB ± 2 % of the GPU, fits; peak of torch ",
             "PEAK THEN",
             "r: try it in the Lab",
         )
@@ -153,9 +153,7 @@ async def test_an_error_of_two_sides_is_told_as_two(labs, width):
     app = memory(lambda request: replace(traced(request), doubts=[doubt]))
     async with app.run_test(size=(width, 40)) as pilot:
         await look(pilot)
-        screen = await until(
-            pilot, "4.84 GiB (+11.0 -0.11 GiB) of the card", "r: try it in the Lab"
-        )
+        screen = await until(pilot, "4.84 GiB (+11.0 -0.11 GiB) of the GPU", "r: try it in the Lab")
         row = next(line for line in screen.splitlines() if "micro-batch 4 instead of 8" in line)
         assert re.search(r"\+\d+\.\d+ -0\.\d+ GiB", row), row
 
@@ -166,7 +164,7 @@ async def test_an_idle_card_is_what_the_labs_switches_are_predicted_for():
     async with app.run_test(size=(120, 40)) as pilot:
         await look(pilot)
         await until(
-            pilot, "What if: gpt-small, batch 8", "of the card, fits", "r: try it in the Lab"
+            pilot, "What if: gpt-small, batch 8", "of the GPU, fits", "r: try it in the Lab"
         )
 
 

@@ -64,7 +64,7 @@ async def test_a_driver_that_has_not_answered_yet_is_not_said_to_be_missing():
         for one in views.cpu_only(trains=False)
     ]
     screen = await shown(frames)
-    assert "No reading of devices yet" in screen
+    assert "No reading of the GPUs yet" in screen
     assert "No NVIDIA driver" not in screen
 
 

@@ -68,7 +68,7 @@ async def test_all_views_of_a_file(folder):
 async def test_a_file_of_a_failure_says_first_what_was_asked_for_and_why_it_failed():
     app = FileApp(Path(__file__).parents[2] / "demos" / "snapshots" / "failing.pickle.gz")
     async with app.run_test(size=SIZE) as pilot:
-        screen = await until(pilot, "out of memory: 2.00 GiB requested, 255 MiB free on the card")
+        screen = await until(pilot, "out of memory: 2.00 GiB requested, 255 MiB free on the GPU")
         assert screen.index("free inside, but in pieces") < screen.index("reserved")
         await pilot.press("4")
         chart = await until(pilot, "Allocated over the last 69 events", "0 B ┼")

@@ -191,7 +191,7 @@ async def test_what_a_look_has_found_is_a_finding_of_the_tab_and_says_its_cure()
         await until(pilot, "On the GPU", "leave the GPU idle for 3")
         await pilot.press("tab", "enter")
         await until(pilot, "43 % with 95 % confidence, as its steps differ")
-        await until(pilot, "Fix", "Sum on the device, read every N steps", "train.py:77 log_loss")
+        await until(pilot, "Fix", "Sum on the GPU, read every N steps", "train.py:77 log_loss")
 
 
 @in_loop
@@ -572,9 +572,9 @@ async def test_the_details_of_a_part_follow_the_cursor_where_there_is_no_ledger(
     source.seek(74.0)
     app = GpuscopeApp(Session(replay=source), "time")
     async with app.run_test(size=(200, 60)) as pilot:
-        await until(pilot, "▸ █ compute", "The forward and the backward pass on the device.")
+        await until(pilot, "▸ █ compute", "The forward and the backward pass on the GPU.")
         await pilot.press("down")
-        await until(pilot, "▸ █ optimizer", "The optimizer's step on the device.")
+        await until(pilot, "▸ █ optimizer", "The optimizer's step on the GPU.")
         app.main.refresh_all()
         await until(pilot, "▸ █ optimizer", absent="▸ █ compute")
 

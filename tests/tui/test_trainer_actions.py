@@ -305,7 +305,7 @@ async def test_the_number_of_steps_and_the_trainer_can_be_chosen():
         await until(pilot, "10 in 1.00 s", "path copied")
         assert source.asked == [("profile", {"trainer": 302, "steps": 10})]
         await pilot.press("enter")
-        screen = await until(pilot, "GPU 0", "On the devices, by self time")
+        screen = await until(pilot, "GPU 0", "On the GPUs, by self time")
         assert "gemm" in screen
         await pilot.press("c")
         await until(pilot, "On the CPU, by self time", "aten::mm")

@@ -139,11 +139,11 @@ async def test_no_trainer_starts_beside_a_search_and_a_key_ends_it(monkeypatch):
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Demo trainer")
         await pilot.press("T", "enter")
-        await until(pilot, "looking at torch and the device")
+        await until(pilot, "looking at torch and the GPU")
         await pilot.press("escape")
         await until(pilot, "searching the fastest settings")
         await pilot.press("r")
-        await until(pilot, "a search uses the device")
+        await until(pilot, "a search uses the GPU")
         await pilot.press("q")
         await until(pilot, "Stop the search for the fastest settings?", "continues from there")
         await pilot.press("escape")

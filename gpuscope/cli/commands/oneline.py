@@ -67,7 +67,7 @@ def line(host: HostView, colours: bool = False, ended: str = "") -> str:
     """
     parts = [_painted(*_device(host, device), colours) for device in host.devices[:MAX_DEVICES]]
     if not host.devices:
-        reason = host.nvml.text if host.nvml is not None else "the driver reports no devices"
+        reason = host.nvml.text if host.nvml is not None else "the driver reports no GPUs"
         parts = [f"no GPU: {clean(reason, 80)}"]
     more = len(host.devices) - MAX_DEVICES
     parts += [f"and {more} more"] if more > 0 else []

@@ -343,7 +343,7 @@ class FreeDevicesWait:
     def __init__(self, size: int, count: int) -> None:
         self._size, self._count = size, count
         self._since: dict[str, float] = {}
-        self.still = "no device reading arrived"
+        self.still = "no reading of a GPU arrived"
 
     def __call__(self, host: HostView, seconds: float) -> WaitResult | None:
         if not host.devices:

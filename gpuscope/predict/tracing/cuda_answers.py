@@ -52,9 +52,7 @@ def answers(
     """
 
     def total(operation: str) -> int:
-        text = (
-            f"The program asks for the device's memory; the answer is {bytes_text(ANSWERED_BYTES)}."
-        )
+        text = f"The program asks for the GPU's memory; the answer is {bytes_text(ANSWERED_BYTES)}."
         doubt(Doubt("device_memory", text, operation, ANSWERED_PERCENT))
         return ANSWERED_BYTES
 

@@ -258,7 +258,7 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
         "failed remap",
         "remapped rows",
         "remap failed",
-        "a bad memory row could not be remapped: have the card checked",
+        "a bad memory row could not be remapped: have the GPU checked",
     )
     count(
         "remap_pending",

@@ -86,7 +86,7 @@ def row_of(
             ],
             "where": where if group.others else _beyond(finding.title, where),
             "sure": confidence_of(finding),
-            "since": duration_of_case(case, host),
+            "since": duration_of_case(case, host, brief=True),
         },
         "faint" if case.past else "muted",
     )

@@ -143,7 +143,7 @@ def summarise(
             word for job in running if job.trainers for word in _of_job(host, job, found, history)
         ]
         if host.nvml is not None and not host.devices and host.nvml.code != NOT_INITIALISED:
-            words.append((Grade.IDLE, f"no devices: {host.nvml.text}"))
+            words.append((Grade.IDLE, f"no GPUs: {host.nvml.text}"))
         words += [(Grade.ENDED, brief_text(ended))] if ended else []
     words = sorted(dict.fromkeys(words), key=lambda word: word[0])[:MOST_WORDS]
     free = [device for device, verdict in verdicts if verdict.word == "free"]

@@ -399,7 +399,7 @@ class LabPane(Pane):
             refusal = self.runs.refusal
             self._warn(f"not started: {refusal.what if refusal else ''}{key}")
         elif outcome == "searching":
-            self._warn(f"a search uses the device: {key_of('lab_stop')} stops it")
+            self._warn(f"a search uses the GPU: {key_of('lab_stop')} stops it")
         self._redraw()
 
     def do_lab_stop(self) -> None:

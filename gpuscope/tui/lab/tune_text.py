@@ -95,7 +95,7 @@ def summary_lines(tuning: Tuning, cells: int) -> Iterable[Line]:
     if not tuning.over:
         trial = tuning.trial
         if not trial:
-            yield [("looking at torch and the device", "muted")]
+            yield [("looking at torch and the GPU", "muted")]
         else:
             yield [
                 (f"run {trial.get('run')}  ", "muted"),

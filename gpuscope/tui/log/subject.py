@@ -31,7 +31,7 @@ MEANS = {
     ("jobs", RUNNING): "it ran before gpuscope looked: when it was started is not known",
     ("jobs", "killed"): "a signal ended it; of the kernel's OOM killer dmesg tells",
     ("jobs", PROBE_LOST): "its process goes on; its steps are no longer known",
-    ("memory", "OOM"): "an allocation failed; on a full card any further one will",
+    ("memory", "OOM"): "an allocation failed; on a full GPU any further one will",
     ("memory", "survived"): "an allocation failed, and the training went on",
     ("memory", "retry"): "cudaMalloc failed: torch emptied its cache and tried again, which makes "
     "the step slow",

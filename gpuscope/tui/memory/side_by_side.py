@@ -25,7 +25,7 @@ FRAME_ROWS, LEAST, FEW = 3, 2, 4
 """Its border and heading; it is shown for no fewer, and of more not without so many."""
 LEAST_BAR = 12
 _NAME, _SIZE = 30, 12
-_TITLES = ("CARD NOW", "TORCH PEAK", "RESERVED", "HEADROOM")
+_TITLES = ("GPU NOW", "TORCH PEAK", "RESERVED", "HEADROOM")
 """What the driver says that the card has in use, what torch had allocated at most in the last steps
 and has reserved now, and what the trainer can still get.
 

@@ -121,7 +121,7 @@ def nothing_lines(host: HostView | None, filtered: str) -> list[Line]:
     if host is None:
         return [[(WAITING, "muted")]]
     if filtered:
-        text = f"no device and no trainer contains {filtered!r}   {key_of('back')}: all"
+        text = f"no GPU and no trainer contains {filtered!r}   {key_of('back')}: all"
         return [[(text, "muted")]]
     if host.badge:
         return [[("No GPU and no trainer with a probe is in this recording.", "text")]]

@@ -354,7 +354,7 @@ def _need(answer: Answer) -> str:
         if device.lopsided
         else f"± {percent_text(device.error_percent / 100)}"
     )
-    need = f"{bytes_text(device.bytes)} {error} of the card"
+    need = f"{bytes_text(device.bytes)} {error} of the GPU"
     judged = answer.verdict
     need += "" if judged is None else f", {judged.outcome.replace('_', ' ')}"
     return f"{need}; peak of torch {bytes_text(answer.prediction.allocated.bytes)}"

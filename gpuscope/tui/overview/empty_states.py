@@ -78,7 +78,7 @@ def no_devices(
     if host is None or host.sampled_seconds is None:
         return [[("waiting for the first reading", "muted")]]
     if host.nvml is None or host.nvml.text == NOT_ANSWERED:  # a driver may be there all the same
-        return [[("No reading of devices yet.", "muted")], [(facts(host), "muted")]]
+        return [[("No reading of the GPUs yet.", "muted")], [(facts(host), "muted")]]
     reason = host.nvml.text
     if reason.casefold().startswith(HEAD.casefold()):  # the agent says it in the same words
         reason = reason[len(HEAD) :]

@@ -117,7 +117,7 @@ class OverviewPane(Pane):
                 wide = self._terminal[0] >= WIDE
                 told = wide and self._given is not None and (more or self._given.foot > 0)
                 self._nothing = no_devices(host, self._room(), not (more or told), not told)
-            none = f"no device contains {state.filter!r}"
+            none = f"no GPU contains {state.filter!r}"
             self._devices.show_empty(none if host.devices else self._nothing)
             self._show_devices(host, room)
             self._shown = True

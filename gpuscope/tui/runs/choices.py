@@ -23,7 +23,7 @@ LADDERS: dict[str, tuple[Value, ...]] = {
     "steps": (None, 10, 20, 50, 100, 200, 500, 1000),
 }
 """Numbers a key walks through; any other is typed (Enter)."""
-NO_LOADER = "no effect: batches are created on the device (loader synthetic)"
+NO_LOADER = "no effect: batches are created on the GPU (loader synthetic)"
 NO_FSDP = "no effect: it says how FSDP2 shards (parallel fsdp)"
 
 
@@ -100,7 +100,7 @@ def does_nothing(config: LabConfig, device: DeviceChoice) -> dict[str, str]:
     if config.parallel != "fsdp":
         out.update(dict.fromkeys(FSDP, NO_FSDP))
     if config.parallel == "none":
-        out["nproc"] = "no effect: one process on one device (parallel none)"
+        out["nproc"] = "no effect: one process on one GPU (parallel none)"
     return out
 
 

@@ -178,7 +178,7 @@ def tensor_shares(
     }
     on = [d for d in host.devices if d.gone is None and d.definition.uuid.lower() in uuids]
     if not on or len(on) < len(uuids):
-        return {}, "the run's devices are unknown, or not visible to the agent"
+        return {}, "the run's GPUs are unknown, or not visible to the agent"
     processes = {p.id: p for p in host.processes}
     for device in on:
         for use in device.uses:

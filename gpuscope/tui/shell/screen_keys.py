@@ -337,7 +337,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             "n,d",
             "device",
             "Next GPU",
-            "the next device in the file",
+            "the next GPU in the file",
             70,
             when="devices",
             hidden=("d",),

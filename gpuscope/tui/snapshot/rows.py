@@ -67,7 +67,7 @@ def _out_of_memory(device: SnapshotDevice) -> Iterable[Line]:
         (f"{bytes_text(failed.size_bytes)} requested", "title"),
     ]
     if failed.free_bytes is not None:
-        line.append((f", {bytes_text(failed.free_bytes)} free on the card", "text"))
+        line.append((f", {bytes_text(failed.free_bytes)} free on the GPU", "text"))
     inside, largest = device.totals.inactive_bytes, device.fragmentation.largest_free_bytes
     if inside >= failed.size_bytes > largest:
         line.append((f"; {bytes_text(inside)} free inside, but in pieces", "warn"))

@@ -294,7 +294,7 @@ class SnapshotScreen(FullScreen):
         yield tabs
         device = self._device
         if device is None:
-            yield [("this snapshot has no device", "warn")]
+            yield [("this snapshot has no GPU", "warn")]
         else:
             if len(self._summary.devices) > 1:
                 yield [

@@ -254,7 +254,7 @@ def look_lines() -> list[Line]:
         [(f"{key_of('look')}  ", "accent"), (trace, "text")],
         [("   It costs the training up to about 0.15 s, once; it asks first.", "muted")],
         [],
-        *work_lines("how much of this card's peak it uses (MFU), and how fast a step could be"),
+        *work_lines("how much of this GPU's peak it uses (MFU), and how fast a step could be"),
     ]
 
 

@@ -44,8 +44,8 @@ PRIORITY = ("input", "communication", "compute", "optimizer", "h2d", "other")
 PART_MEANINGS = {
     "input": "The training thread waits for the next batch of the DataLoader.",
     "h2d": "Batches are copied to the GPU, and nothing else runs there meanwhile.",
-    "compute": "The forward and the backward pass on the device.",
-    "optimizer": "The optimizer's step on the device.",
+    "compute": "The forward and the backward pass on the GPU.",
+    "optimizer": "The optimizer's step on the GPU.",
     "communication": "Collectives that no compute hides: a rank waits for the others.",
     "other": "Whatever the marks of the probe do not name: logging, metrics, your own code.",
 }

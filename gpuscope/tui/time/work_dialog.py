@@ -76,7 +76,7 @@ def derivation(work: UsefulWork, step_seconds: float | None) -> Iterable[Line]:
     if card is not None:
         rate = f"{card.bandwidth:g}"  # as on the data sheet: powers of 1000
         source = f"{card.id}, {rate} GB/s; dense peaks of the {card.source}"
-        yield [("Card     ", "muted"), (source, "text")]
+        yield [("GPU      ", "muted"), (source, "text")]
     yield []
     head = f"{'OPERATORS':{NAME_CELLS}}{'FLOP':>11}{'BYTES':>11}{'FLOOR':>9}{'SHARE':>7}"
     yield [(head, "muted")]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 MAX_ANSWER_BYTES = 16 * MIB
 KINDS = {
-    "devices": ("On the devices", ("kernel", "memcpy", "memset")),
+    "devices": ("On the GPUs", ("kernel", "memcpy", "memset")),
     "collectives": ("Collectives", ("collective",)),
     "cpu": ("On the CPU", ("op", "annotation")),
 }

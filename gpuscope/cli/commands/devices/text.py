@@ -34,7 +34,7 @@ def text(host: HostView, problems: list[dict[str, Any]], there: bool = False) ->
     """
     name, definition = clean(host.name), host.definition
     if not host.devices:
-        reason = host.nvml.text if host.nvml is not None else "the driver reports no devices"
+        reason = host.nvml.text if host.nvml is not None else "the driver reports no GPUs"
         works = STILL_WORKS_THERE if there else STILL_WORKS
         return f"No GPU readings on {name}.\nWhy: {clean(reason)}\n{works}"
     versions = [f"driver {definition.driver_version}"] if definition.driver_version else []

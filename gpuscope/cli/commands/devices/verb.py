@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--holders",
         action="store_true",
-        help="also list which processes have each device open (/proc/*/fd)",
+        help="also list which processes have each GPU open (/proc/*/fd)",
     )
     cli_watch.add_argument(parser, "GPU", " or until a GPU is lost")
     output.add_arguments(parser)

@@ -294,7 +294,7 @@ def _document(ranks: list[_Rank], lead: _Rank, steps: int, samples: int | None) 
         unknown[key] = (
             "torch counts no memory on a CPU" if not cuda else "the probe read no allocator"
         )
-    unknown["device_name"] = "not in the recording which device the trainer used"
+    unknown["device_name"] = "not in the recording which GPU the trainer used"
     rows = [
         {"path": key, "code": "not_recorded", "reason": why}
         for key, why in unknown.items()

@@ -32,19 +32,19 @@ def card(args: argparse.Namespace) -> Card | None:
         if known is None:
             near = get_close_matches(args.gpu[:60].lower(), gpus.keys().split(", "), 1, 0.5)
             raise UsageError(
-                f"--gpu {clean(args.gpu, 60)}: no such card in the table."
+                f"--gpu {clean(args.gpu, 60)}: no such GPU in the table."
                 + (f" Did you mean {near[0]}?" if near else ""),
                 next=f"--capacity 24GiB for any other; the table has {gpus.keys()}",
             )
         return Card(known.key, known.key, size or known.total_bytes, known.architecture)
     if size is not None and args.gpu is None:
-        return replace(REFERENCE, name=f"a card of {size / GIB:.4g} GiB", total_bytes=size)
+        return replace(REFERENCE, name=f"a GPU of {size / GIB:.4g} GiB", total_bytes=size)
     here = _here()
     if args.gpu is not None:
         found = next((one for one in here if one.definition.index == int(args.gpu)), None)
         if found is None:
             raise UsageError(
-                f"--gpu {args.gpu}: this host has no such GPU; for another card: --gpu h200"
+                f"--gpu {args.gpu}: this host has no such GPU; for another GPU: --gpu h200"
             )
         return _live(found, size)
     return _live(here[0], size) if here else None

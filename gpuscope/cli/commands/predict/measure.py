@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     )
     print(
         f"the driver keeps {bytes_text(found.driver_bytes)}. Saved in {path}: predictions for "
-        f"this card now use it."
+        f"this GPU now use it."
     )
     for name, size in stages.items():
         print(f"  after {name:10} {bytes_text(size):>10}")
@@ -79,7 +79,7 @@ def measure(
     """
     before = look()
     if not before.devices:
-        why = before.nvml.text if before.nvml is not None else "the driver reports no devices"
+        why = before.nvml.text if before.nvml is not None else "the driver reports no GPUs"
         raise ContextNotMeasured(
             "There is no GPU here to measure.",
             why,
@@ -91,7 +91,7 @@ def measure(
         if ready["stage"] != "ready":
             raise ContextNotMeasured(
                 "CUDA was not measured.",
-                f"torch {ready.get('torch')} finds no CUDA device",
+                f"torch {ready.get('torch')} finds no GPU",
                 "use the Python that trains: its torch must be a CUDA build",
             )
         device = _device(before, str(ready.get("uuid", "")))
@@ -106,8 +106,8 @@ def measure(
             if held is None:
                 raise ContextNotMeasured(
                     "The driver does not report the used memory.",
-                    "neither by process nor for the device",
-                    "--gpu NAME predicts with known figures of such cards",
+                    "neither by process nor for the GPU",
+                    "--gpu NAME predicts with known figures of such GPUs",
                 )
             stages[name] = max(0, held - reserved)
     driver = device.readings.get("driver_reserved_bytes")

@@ -228,7 +228,7 @@ def _largest(pairs: list[tuple[HostView, TrainerView]], name: str) -> MeasuredTr
         clean(short_script(definition.script)) if definition.script else f"pid {definition.pid}",
         definition.pid,
         clean(definition.torch_version or "?"),
-        clean((device and device.definition.name) or "its card", 60),
+        clean((device and device.definition.name) or "its GPU", 60),
         None if total is None else total - int(driver or 0),
         int(driver or 0),
         _outside(device, trainer, best),
@@ -285,7 +285,7 @@ def _document(args: argparse.Namespace, found: MeasuredTrainer, began: float) ->
     verdict = _verdict(found, limit)
     if verdict is None:
         unknown.append(
-            _row("verdict", "no_capacity", "its card is unknown: --gpu NAME or --capacity SIZE")
+            _row("verdict", "no_capacity", "its GPU is unknown: --gpu NAME or --capacity SIZE")
         )
     factor = None
     if largest.batch is None:
@@ -303,7 +303,7 @@ def _document(args: argparse.Namespace, found: MeasuredTrainer, began: float) ->
         unknown.append(_row("steps", "not_recorded", "the probe has counted none"))
     if device is None:
         unknown.append(
-            _row("capacity", "no_capacity", "its card is unknown: --gpu NAME or --capacity SIZE")
+            _row("capacity", "no_capacity", "its GPU is unknown: --gpu NAME or --capacity SIZE")
         )
     known = largest if batch is not None and largest.batch is not None else None
     for word in ("low", "high") if known is None else ():
@@ -429,7 +429,7 @@ def _text(document: dict[str, Any], found: MeasuredTrainer) -> str:
     peak = f"{gib(document['device_peak_bytes'])} GiB" + (f" ± {error:.1f} %" if error else "")
     room, verdict = document["capacity"], document["verdict"]
     if room is None:
-        lines = [f"{found.title} (pid {found.pid}) needs {peak} of its card."]
+        lines = [f"{found.title} (pid {found.pid}) needs {peak} of its GPU."]
     else:
         held = "at its peak it held" if verdict == "fits" else "it needs"
         lines = [

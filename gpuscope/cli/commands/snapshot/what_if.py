@@ -141,7 +141,7 @@ def _device_lines(one: Replayed, several: bool, width: int) -> list[Line]:
     ]
     if one.after.retries:
         times = "once" if one.after.retries == 1 else f"{one.after.retries:,} times"
-        text = f"cached memory was returned {times} to serve a request: the device waits meanwhile"
+        text = f"cached memory was returned {times} to serve a request: the GPU waits meanwhile"
         out += [[(text, "warn")] for text in wrap(text, width)]
     identity = (
         f"error ± {one.error_percent:.1f} %; replayed as recorded, it reserves "
