@@ -47,7 +47,7 @@ def command(words: List[str], env: Mapping[str, str]) -> List[str]:
     :class:`~gpuscope.errors.MissingScript`.
     """
     if not words:
-        raise CannotRun("what to run? A script, -m MODULE, or -- COMMAND")
+        raise CannotRun("name what to run: a script, -m MODULE, or -- COMMAND")
     if words[0] == "--":
         if len(words) == 1:
             raise CannotRun("no command after --")

@@ -155,7 +155,7 @@ def line(directory: str | Path | None = None) -> str:
         return ""
     newest = shlex.quote(str(found[0].path))
     said = sentence([job.counted for job in found])
-    return f"{said}. The last minutes of the newest:  gpuscope replay {newest}"
+    return f"{said}. To play the last minutes of the newest:  gpuscope replay {newest}"
 
 
 def brief(directory: str | Path | None = None) -> str:

@@ -109,7 +109,9 @@ def check_exists(place: remote.Target, error: type[UserError]) -> None:
     if place.pid is None or place.is_remote or sys.platform != "linux":
         return
     if not Path(f"/proc/{place.pid}").exists():
-        raise error(f"no process has pid {place.pid} here.\nWhich trainers run: gpuscope ps")
+        raise error(
+            f"no process has pid {place.pid} here.\nNext: gpuscope ps    lists the trainers"
+        )
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ def refusal(code: str, reason: str, pid: int) -> str:
         "busy": "One such request at a time: try again when it is done.",
         "unfinished": stuck,
         "timeout": stuck,
-        "gone": "Which trainers run now: gpuscope ps",
+        "gone": "Next: gpuscope ps    lists the trainers",
     }.get(code, "The training was not touched.")
     return f"{reason}.\n{hint}".replace("..\n", ".\n")
 
@@ -236,7 +238,7 @@ def _not_found_there(host: HostView | None, place: remote.Target) -> str:
 
 def _not_found_here(host: HostView | None, pid: int, verb: str) -> str:
     if not Path(f"/proc/{pid}").exists():
-        return f"pid {pid} has ended.\nWhich trainers run: gpuscope ps"
+        return f"pid {pid} has ended.\nNext: gpuscope ps    lists the trainers"
     leader = _leader(pid)
     if leader not in (0, pid):
         return f"{pid} is a thread of process {leader}.\nNext: gpuscope {verb} {leader}"

@@ -30,7 +30,7 @@ CURED = frozenset(
 """Causes that settings which a search tries can cure."""
 LOOK_SECONDS = 3.0
 """How long this machine may take to say what trains on it."""
-TITLE = "Search the fastest settings of this training, with proof"
+TITLE = "Search for the fastest settings of this training, and prove them"
 
 
 def offer(trainer: TrainerView) -> str:

@@ -71,8 +71,8 @@ _ANSWERS = {
 _AT_INIT = {
     LIBRARY_NOT_FOUND: (
         NOT_SUPPORTED,
-        "no NVIDIA driver here: libnvidia-ml.so.1 was not found. Inside a container, start it with "
-        "the GPUs (docker run --gpus all …)",
+        "no NVIDIA driver here: libnvidia-ml.so.1 was not found. A container has to be started "
+        "with the GPUs (docker run --gpus all …)",
     ),
     DRIVER_NOT_LOADED: (
         DRIVER_ERROR,

@@ -89,7 +89,7 @@ def of_share(finding: Finding, share: float | None, what: str) -> Finding:
     if share is None or not LEAST_SHARE <= share < 1 or finding.effect is not None:
         return finding
     text = (
-        f"at most {percent_text(share)} of each step, all of {what}: up to "
+        f"at most {percent_text(share)} of each step, which is all of {what}: up to "
         f"{1 / (1 - share):.1f} times as many steps per second"
     )
     return replace(finding, effect=Effect(text=text, bound="at most", saved_share=round(share, 4)))

@@ -42,7 +42,9 @@ def _with_time_of_straggler(scene: LiveScene, job: JobView, one: Finding) -> Fin
     if slow is None or not step:
         return one
     return effects.of_share(
-        one, (slow.own_seconds - slow.usual_seconds) / step, "what the others wait for it"
+        one,
+        (slow.own_seconds - slow.usual_seconds) / step,
+        "the time for which the others wait for it",
     )
 
 

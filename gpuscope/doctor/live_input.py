@@ -213,8 +213,8 @@ def workers_fixes(
         return fixes, Evidence(text=f"{text}; how busy they are is not known yet"), False
     if room >= 1:
         return fixes, Evidence(text=f"{text}: there is room for workers", source="host"), False
-    text += ": workers have less than one core to themselves, they help only where they wait "
-    text += "for storage"
+    text += ": each worker would have less than one core, so more of them help only where they "
+    text += "wait for storage"
     fixes += WORDINGS.fixes(["cheaper-preparation"], {**cheaper, **dict.fromkeys(gain)})
     return fixes, Evidence(text=text, source="host"), False
 

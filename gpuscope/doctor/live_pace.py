@@ -56,7 +56,7 @@ def slower(scene: LiveScene, job: JobView) -> Findings:
         where=place(scene, told.trainer),
         rank=1 - change.before / change.after,
     )
-    yield effects.of_share(finding, finding.rank, "the time that steps became longer by")
+    yield effects.of_share(finding, finding.rank, "the time by which steps became longer")
 
 
 def _own(one: Slowdown) -> tuple[str, ...]:

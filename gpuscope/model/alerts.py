@@ -364,7 +364,7 @@ OVER = {
     "spinning": "no longer waits for a rank that hangs",
     "filling": "is no longer about to run out of memory",
     "starved": "no longer waits for input",
-    "tensor_idle": "its tensor cores work, or nothing does",
+    "tensor_idle": "its tensor cores are in use again, or the GPU is idle",
     "stall": "steps again",
     "slower": "is no longer slower, or was reported a while ago",
     "gone": "ended a while ago, or runs again",

@@ -121,7 +121,7 @@ def _problem(key: str, value: Any, known: list[str]) -> str:
     if key == "on_alert":
         if isinstance(value, str):
             return (
-                "must be a list of words, as no shell takes it apart: "
+                "must be a list of words, because no shell splits it: "
                 f'["{value.split(" ")[0][:40]}", …]; not run'
             )
         words = isinstance(value, list) and 0 < len(value) <= MAX_WORDS

@@ -200,7 +200,8 @@ def _peaks(answer: Answer, width: int) -> list[Line]:
 
 def outside_words(found: ContextMemory, card: Card) -> str:
     """Return what lies outside of torch, and how that is known."""
-    parts = f"{bytes_text(found.context_bytes)} context and {bytes_text(found.driver_bytes)} driver"
+    context, driver = bytes_text(found.context_bytes), bytes_text(found.driver_bytes)
+    parts = f"{context} of CUDA context and {driver} of driver"
     return f"with {parts}, {'as on an H200: --gpu NAME' if card.assumed else SOURCES[found.source]}"
 
 

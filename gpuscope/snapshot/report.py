@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..text import styled
 from ..text.clock import DATE_AND_SECOND, clock_text
 from ..text.styled import Line
-from ..text.units import bytes_text, duration_text
+from ..text.units import bytes_text, count_text, duration_text
 from ..text.width import cut
 from .drawing import BLOCKS, Charset, area, bar, column_of, flow_map
 from .model import (
@@ -215,21 +215,17 @@ def fragmentation_lines(
             lines += [] if private else legend_lines(drawn, scale, width, glyphs)
     if found.free_bytes:
         text = (
-            f"{bytes_text(found.largest_free_bytes)} of {bytes_text(found.free_bytes)} free in "
-            f"{found.free_blocks:,} runs"
+            f"{bytes_text(found.free_bytes)} in {count_text(found.free_blocks, 'block')}, the "
+            f"largest has {bytes_text(found.largest_free_bytes)}"
         )
-        percent = (
-            f"; {found.percent:.0f} % of the free memory is outside it"
-            if found.percent is not None
-            else ""
-        )
-        lines.append(pair("largest run", text + percent))
+        percent = f"; {found.percent:.0f} % is in the others" if found.percent is not None else ""
+        lines.append(pair("free", text + percent))
         by_size = ", ".join(
             f"{row.count:,} of {bytes_text(row.low_bytes)}+" for row in reversed(found.by_size[-6:])
         )
-        lines.append(pair("free runs", by_size))
+        lines.append(pair("by size", by_size))
     elif device.totals.reserved_bytes:
-        lines.append(pair("largest run", "nothing is free"))
+        lines.append(pair("free", "nothing"))
     return lines
 
 

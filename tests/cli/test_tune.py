@@ -68,7 +68,7 @@ def test_a_search_without_a_model_asks_for_one(
     monkeypatch.setattr(tune_offer, "offers_here", lambda: {"": 1})
     assert cli.main(["tune", *words]) == ExitStatus.USAGE
     said = capsys.readouterr().err
-    assert "what to tune? MODULE:FACTORY" in said
+    assert "name what to tune: MODULE:FACTORY" in said
     assert "Next: gpuscope tune gpt-small " in said
 
 

@@ -99,7 +99,7 @@ def test_what_the_kernel_killed_and_what_crashed_is_told_by_its_log(place, tmp_p
     )
     report = doctor_left.examine(kernel_log=str(log))
     assert report.ended[1].text.endswith(
-        " ago, out of memory: the kernel killed it for the host's memory"
+        " ago, out of memory: the kernel killed it because the host's memory ran out"
     )
     first, second = report.findings
     assert (

@@ -43,7 +43,7 @@ def test_what_the_others_wait_for_a_slow_rank():
                 values[1 + f.TRAINER_COLUMNS.index(name)] = seconds
     (slow,) = [finding for finding in found(frames) if finding.cause == "ranks.straggler"]
     assert slow.effect.saved_share == pytest.approx(0.4, abs=0.05)
-    assert "what the others wait for it" in slow.effect.text
+    assert "the time for which the others wait for it" in slow.effect.text
 
 
 def test_the_gap_between_reserved_and_allocated_at_their_peaks():

@@ -241,7 +241,7 @@ def test_the_table_is_read(tmp_path):
         ('stall = "yes"', "true or false"),
         (
             'on_alert = "notify-send hot"',
-            'a list of words, as no shell takes it apart: ["notify-send", …]',
+            'a list of words, because no shell splits it: ["notify-send", …]',
         ),
         ("on_alert = []", "a list of words"),
         ("on_alert = [1]", "a list of words"),

@@ -135,15 +135,15 @@ def test_what_is_not_known_yet_is_never_called_fine():
 
 def test_a_check_that_waits_for_more_steps_says_when_it_decides():
     page = lines(beginning(views.trainer_row(1, 12, 0.5)))
-    assert re.search(rf"{GLYPHS.idle} step time .*\(decides in 9 s\)", page), page
-    assert re.search(rf"{GLYPHS.idle} input .*\(decides in 9 s\)", page)
+    assert re.search(rf"{GLYPHS.idle} step time .*\(known in 9 s\)", page), page
+    assert re.search(rf"{GLYPHS.idle} input .*\(known in 9 s\)", page)
     assert f"{GLYPHS.ok} hangs" in page
     assert f"{GLYPHS.idle} Nothing wrong was found so far." in page
 
 
 def test_a_finding_that_must_hold_for_a_while_is_announced():
     page = lines(host_of(views.training()), pending=[(found("live.tensor_idle"), 2.0)])
-    assert re.search(rf"{GLYPHS.idle} GPU use .*\(decides in 2 s\)", page), page
+    assert re.search(rf"{GLYPHS.idle} GPU use .*\(known in 2 s\)", page), page
     assert f"{GLYPHS.ok} input" in page
     history = FindingHistory()
     for now in (1.0, 2.0):

@@ -132,7 +132,7 @@ def test_what_is_stale_keeps_its_figures_and_loses_its_troubles():
     assert row.cells["state"] == [("stale 12s", "warn")]
     assert row.cells["load"][0][1] == "faint"  # type: ignore[index]
     told = flat(detail_lines(found, Missing(12.0), 120, 4, TOKENS))
-    assert " for 12 s · F5: connect now · its figures are from then" in told
+    assert " for 12 s · F5: connect now · the figures are from before" in told
 
 
 @pytest.mark.parametrize(

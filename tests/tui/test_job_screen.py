@@ -299,7 +299,7 @@ def test_a_breakdown_that_is_not_there_is_a_line_only_where_a_reason_is_known(wh
 async def test_a_job_that_waits_for_data_is_not_called_healthy():
     shown = await job_screen(jobs.ranks(slow=2), (120, 40), "input: rank 2 waits for data 34 %")
     assert "healthy" not in shown
-    shown = await job_screen(jobs.ranks(), (120, 40), "● healthy: all ranks in step")
+    shown = await job_screen(jobs.ranks(), (120, 40), "● healthy: all ranks at the same step")
     assert shown.index("healthy") < shown.index("has the least headroom")
 
 

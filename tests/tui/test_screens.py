@@ -306,7 +306,7 @@ async def test_a_wide_log_tells_the_line_under_the_cursor_in_full_beside_it():
         screen = await until(pilot, "On this row  started jupyter")
         assert "On this row  Sep" not in screen
         await pilot.press("escape", "N")
-        nothing = "gpuscope run leaves yours to its terminal"
+        nothing = "that of gpuscope run stays in its terminal"
         await until(pilot, "[output] 0", nothing, "What appears here", "XIDs, ECC errors")
 
 

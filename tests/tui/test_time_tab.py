@@ -218,7 +218,7 @@ async def test_a_trainer_on_the_cpu_has_no_gpu_to_look_at():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "after the first 10 s of steps", "w Work")
         await pilot.press("l")
-        await until(pilot, "runs without CUDA so far", "no GPU to")
+        await until(pilot, "does not use CUDA yet", "no GPU to")
 
 
 @in_loop
@@ -329,7 +329,7 @@ async def test_without_a_trainer_it_says_how_to_get_one():
 async def test_a_trainer_without_a_step_and_one_that_told_nothing_have_a_reason():
     app = make_app(views.training(4.0), "time")
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "Not known where the rest of its time goes")
+        await until(pilot, "It is not known where the rest of its time goes")
     unstarted: list[Any] = []
     for frame in views.training(4.0):
         if isinstance(frame, f.Sample):
@@ -462,7 +462,7 @@ async def test_without_a_ledger_the_parts_of_the_last_steps_are_shown():
     app = make_app(jobs.ranks(1, 10.0), "time")
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await until(
-            pilot, "Not known where the rest of its time goes", "compute  forward, backward"
+            pilot, "It is not known where the rest of its time goes", "compute  forward, backward"
         )
         row = next(line for line in screen.splitlines() if "forward, backward" in line)
         assert "350 ms" in row
@@ -499,7 +499,7 @@ async def test_without_a_ledger_the_page_has_all_that_is_measured():
         assert "500 ms" in rank
         assert "45.0 ms" in rank, "what it waits for the others"
         await pilot.press("j", "j", "enter")
-        screen = await until(pilot, "Collectives that no compute hides", "rank 3")
+        screen = await until(pilot, "Communication that overlaps with no computation", "rank 3")
         assert "45.0 ms of 500 ms, 9 %" in screen
 
 
@@ -512,13 +512,15 @@ async def test_a_recording_from_before_the_ledger_shows_steps_and_load():
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await until(
             pilot,
-            "this recording has no samples of it",
+            "this recording has no samples of its stack",
             "step, 2 ranks",
             "GPU 1",
             "tensor",
         )
         assert "76.5 ms" in next(line for line in screen.splitlines() if "rank 1" in line)
-        assert "gpuscope record" in screen
+        assert "A recording has them if the training runs with this version" in " ".join(
+            screen.split()
+        )
         assert empty_share(screen) < 0.26
 
 

@@ -258,7 +258,7 @@ async def test_where_there_is_no_cuda_it_says_so_and_asks_nobody():
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "gpuscope lab", "● live")
         await pilot.press("s")
-        await until(pilot, "Not possible: pid 7021 runs without CUDA so far")
+        await until(pilot, "Not possible: pid 7021 does not use CUDA yet")
         await pilot.press("enter")
         await pilot.pause()
         assert source.asked == []

@@ -78,7 +78,7 @@ async def test_a_search_is_followed_and_its_best_is_taken(events, monkeypatch, s
     async with app.run_test(size=size) as pilot:
         await until(pilot, "Demo trainer")
         await pilot.press("T")
-        await until(pilot, "Search the fastest settings", "10 min 00 s")
+        await until(pilot, "Search for the fastest settings", "10 min 00 s")
         await pilot.press("l")
         await until(pilot, "20 min 00 s")
         await pilot.press("enter")
@@ -141,7 +141,7 @@ async def test_no_trainer_starts_beside_a_search_and_a_key_ends_it(monkeypatch):
         await pilot.press("T", "enter")
         await until(pilot, "looking at torch and the GPU")
         await pilot.press("escape")
-        await until(pilot, "searching the fastest settings")
+        await until(pilot, "searching for the fastest settings")
         await pilot.press("r")
         await until(pilot, "a search uses the GPU")
         await pilot.press("q")

@@ -276,7 +276,7 @@ def _what_to_tune() -> UsageError:
     command, pid = next(((one, pid) for one, pid in offers_here().items() if one), ("", 0))
     shows = "gpuscope tune gpt-small    searches for one of the Lab's models, at most 10 minutes"
     return UsageError(
-        "what to tune? MODULE:FACTORY, --model gpt-small or another of the Lab's models, or "
+        "name what to tune: MODULE:FACTORY, --model gpt-small or another of the Lab's models, or "
         "--hf-config DIR",
         next=f"{command}    searches for what PID {pid} trains" if command else shows,
     )

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 LABEL_CELLS = 15
 RUN_ON_CELLS = 64
 """In fewer cells what a key does follows its label: a column for labels would leave it too few."""
-NOT_NOW = "nothing to act on right now"
+NOT_NOW = "there is nothing here that it could act on"
 KEYS_HERE, MEANINGS = "Help: keys", "Help: words, glyphs and other keys"
 TWO_COLUMNS, BETWEEN_CELLS, GLYPH_CELLS = 100, 3, 5
 """From which width of the terminal on there are two columns, the cells between them, and where
@@ -85,7 +85,7 @@ WORDS = (
     ("allocated", "live tensors, as torch's allocator counts them"),
     ("cached", "reserved by torch but not allocated; empty_cache() returns what is not split"),
     ("outside torch", "memory of the process that torch did not allocate: CUDA context, libraries"),
-    ("not read", "held by a process whose allocator no probe has read by then"),
+    ("not read", "held by a process whose torch allocator was not read at that time"),
     ("other", "other processes on the same GPU"),
     ("driver", "kept by the driver; nvidia-smi does not count it as used"),
     ("free", "what a new process could allocate"),
@@ -112,13 +112,13 @@ GLYPHS = (
 
 IN_BARS = (
     ("tight", "warn", f"memory beyond {percent_text(NEARLY_FULL, whole=True)} of the GPU"),
-    ("idling", "text", "load without progress, as of a rank that waits; in charts {hatch}"),
+    ("idling", "text", "load without progress, because the rank waits; in charts {hatch}"),
     ("unknown", "muted", "no reading"),
 )
 MARKS = (
     ("oom", "bad", "out of memory"),
     ("spared", "warn", "out of memory, but the training went on"),
-    ("retry", "warn", "cudaMalloc failed: cache flushed, then retried"),
+    ("retry", "warn", "cudaMalloc failed: torch emptied its cache and tried again"),
     ("stall", "bad", "stall: no step when one was due"),
     ("phase", "accent", "training or evaluation starts; green: steps continue"),
     ("dashes", "text", "peak allocated, as torch counts it"),

@@ -154,7 +154,7 @@ def decides_in(host: HostView) -> str:
     step, seconds = first.number("step"), first.number("step_seconds")
     if not step or not seconds:
         return f"decides after {MIN_STEPS} steps"
-    return f"decides in {age_text(max(1.0, (MIN_STEPS - step) * seconds))}"
+    return f"known in {age_text(max(1.0, (MIN_STEPS - step) * seconds))}"
 
 
 def _steps(host: HostView, _: Sources) -> Figures:

@@ -195,7 +195,7 @@ def _waits(area: Area, watch: DoctorWatch, host: HostView) -> str:
     """Return when an area's rules decide, "" where they have."""
     soon = [seconds for one, seconds in watch.pending if area_of(one.cause) == area.name]
     if soon:
-        return f"decides in {age_text(min(soon))}"
+        return f"known in {age_text(min(soon))}"
     return decides_in(host) if area.of_steps else ""
 
 

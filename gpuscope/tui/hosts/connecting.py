@@ -26,7 +26,7 @@ def why_not(session: Session) -> str:
     from ...attach.targets import MAX_TARGETS
 
     if session.replay is not None:
-        return "a replay shows its recording; in another terminal: gpuscope attach USER@HOST"
+        return "a replay cannot connect to a host. In another terminal: gpuscope attach USER@HOST"
     if session.hosts is None or not session.hosts.running:
         return "nothing is connected yet, or everything has ended"
     if len(session.hosts.sources) >= MAX_TARGETS:

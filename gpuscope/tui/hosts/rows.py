@@ -396,5 +396,5 @@ def missing_lines(one: HostSummary, missing: Missing, cells: int) -> list[Line]:
         first += [(" · ", "faint"), (next_try(missing), "title")]
     first += [(" · ", "faint"), (key_of("connect_again"), "accent"), (": connect now", "muted")]
     if one.answered:
-        first.append((" · its figures are from then", "muted"))
+        first.append((" · the figures are from before", "muted"))
     return styled.hang([("  ", "text")], first, cells)

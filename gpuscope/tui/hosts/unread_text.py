@@ -12,7 +12,7 @@ from .rows import mark_of
 from .summary import HostSummary
 
 NEEDS = (
-    "a way in that asks nothing: a key in your agent, a host key that is accepted",
+    "a login that asks no question: a key in your ssh agent, a host key that you accepted",
     "Python 3.8 or newer there; gpuscope sends its agent along and installs nothing",
 )
 

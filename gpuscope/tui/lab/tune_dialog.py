@@ -43,7 +43,7 @@ class TuneDialog(TextDialog):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
-            body.border_title = "Search the fastest settings"
+            body.border_title = "Search for the fastest settings"
             yield self.lines
 
     def text(self) -> Iterable[Line]:

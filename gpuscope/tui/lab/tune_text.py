@@ -66,7 +66,7 @@ def search_line(tuning: Tuning) -> Line:
     if not tuning.over:
         return [
             ("▸ ", "ok"),
-            ("searching the fastest settings: ", "title"),
+            ("searching for the fastest settings: ", "title"),
             (f"{spent_text(tuning)}, {len(tuning.candidates)} tried  ", "muted"),
             (key_of("lab_tune"), "accent"),
             (": look", "muted"),

@@ -33,7 +33,7 @@ NOTHING = {
     "memory": "no allocation failed or was retried",
     "gpu": "the driver has reported no error, and no GPU was throttled or lost",
     "files": "no snapshot, profile or report was saved so far",
-    "output": "output of the Lab's trainings; gpuscope run leaves yours to its terminal",
+    "output": "output of the Lab's trainings; that of gpuscope run stays in its terminal",
 }
 """The texts for groups that are empty."""
 ALWAYS = "output"

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 Fact = tuple[str, str]
 """A label and its text."""
 MEANS = {
-    ("jobs", RUNNING): "it ran before gpuscope looked: when it was started is not known",
-    ("jobs", "killed"): "a signal ended it; of the kernel's OOM killer dmesg tells",
+    ("jobs", RUNNING): "it was running before gpuscope started: its own start is not known",
+    ("jobs", "killed"): "a signal ended it; if the kernel's OOM killer sent it, dmesg says so",
     ("jobs", PROBE_LOST): "its process goes on; its steps are no longer known",
     ("memory", "OOM"): "an allocation failed; on a full GPU any further one will",
     ("memory", "survived"): "an allocation failed, and the training went on",

@@ -35,7 +35,7 @@ class Idea(NamedTuple):
 
 ANYWHERE = (
     Idea("gpuscope doctor FILE", "a script, a log, a traceback, a snapshot, a recording"),
-    Idea("gpuscope snapshot FILE", "torch's memory snapshot: what holds how much, from where"),
+    Idea("gpuscope snapshot FILE", "a snapshot of torch's memory: which lines hold how much"),
 )
 
 

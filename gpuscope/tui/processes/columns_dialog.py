@@ -27,7 +27,7 @@ WORDS = {
     "where": "Slurm job, pod or container",
     "peak": "the most that torch has allocated (wide only)",
     "pace": "median step of its training (wide only)",
-    "input": "share of the step without data (wide only)",
+    "input": "share of the step that waits for data (wide only)",
     "loss": "the newest loss (wide only)",
 }
 

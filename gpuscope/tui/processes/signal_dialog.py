@@ -77,7 +77,7 @@ def signal_dialog_to(session: Session, pid: int | None) -> SignalDialog | None:
         return signal_dialog(session, process)
     reason = f"put the cursor on a job with one process, or choose it with {key_of('processes')}"
     if pid is not None:
-        reason = f"pid {pid} has ended, or is out of sight here"
+        reason = f"pid {pid} has ended, or cannot be seen from here"
     if session.host is not None and _has_ended(session.host, pid):
         reason = f"pid {pid} has ended"
     session.notices.say(f"Signal: {reason}", "warn")

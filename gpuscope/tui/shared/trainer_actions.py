@@ -33,7 +33,7 @@ STEPS = (1, 2, 5, 10, 20, 50)
 DEFAULT_STEPS = 5
 MAX_TRACE_BYTES = GIB
 MAX_SNAPSHOT_BYTES = 4 * GIB
-NO_CUDA = "runs without CUDA so far, and only there torch has an allocator to look into"
+NO_CUDA = "does not use CUDA yet, and torch keeps allocator statistics only for CUDA"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ ACTS = {
             f"{look.PRICE}; the real cost is shown afterwards.",
             "trace",
             cuda=True,
-            no_cuda="runs without CUDA so far: there is no GPU to trace",
+            no_cuda="does not use CUDA yet: there is no GPU to trace",
         ),
         TrainerAction(
             "work",
@@ -346,7 +346,7 @@ def why_not_ask(chosen: TrainerView | None) -> str:
     pid = chosen.definition.pid
     if is_out_of_sight(chosen.gone):
         return f"no probe in pid {pid} any more; {key_of('attach')} puts one into it"
-    return f"pid {pid} has ended: nobody answers there any more"
+    return f"pid {pid} has ended: its probe no longer answers"
 
 
 def candidates(host: HostView, first: TrainerView | None) -> list[TrainerView]:

@@ -88,7 +88,7 @@ LAB_ACTIONS: tuple[Action, ...] = (
         "lab_recording",
         ("o",),
         "Recording",
-        "of your own trainer, as a run",
+        "take a recording of your own trainer as a run",
         "Lab",
         where=("lab",),
         needs="runs",

@@ -69,7 +69,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
         one("escape,q", "dismiss", "Back", "back to the screen below"),
         HELP,
         PALETTE,
-        one("R", "report_here", "Report", "an HTML page of this, to send"),
+        one("R", "report_here", "Report", "save an HTML page of this, to send"),
     ),
     "Palette": (
         Key(
@@ -79,7 +79,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             10,
             "↑ ↓",
         ),
-        Key((("pagedown", "page(1)"), ("pageup", "page(-1)")), "Page", "a page further, or back"),
+        Key((("pagedown", "page(1)"), ("pageup", "page(-1)")), "Page", "one page down, or up"),
         one("enter", "choose", "Choose", "do it, or open it", 20, via="Input"),
         one("escape", "dismiss", "Close", "back to the screen below", 30),
     ),
@@ -126,8 +126,8 @@ KEYS: dict[str, tuple[Key, ...]] = {
             30,
         ),
         ZOOM,
-        one("v,c", "chart(1)", "View", "the next chart first", 20, hidden=("c",)),
-        SCROLL._replace(help="to what does not fit", footer=87),
+        one("v,c", "chart(1)", "View", "show the next chart first", 20, hidden=("c",)),
+        SCROLL._replace(help="to the lines that do not fit", footer=87),
     ),
     # Looked at closely.
     "DeviceScreen": (
@@ -238,7 +238,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             "v,c",
             "chart",
             "View",
-            "the next chart first",
+            "show the next chart first",
             35,
             hidden=("c",),
         ),
@@ -247,7 +247,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             "A,a",
             "all",
             "All ranks",
-            "all, or those alike as one line",
+            "every rank, or ranks that are alike as one row",
             23,
             when="ranks",
             hidden=("a",),
@@ -348,7 +348,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
         Key(
             (("n,right", "other(1)"), ("N,left", "other(-1)")),
             "Rank",
-            "the next rank or trainer, or back",
+            "the next rank or trainer, or the one before",
             20,
         ),
         one(
@@ -385,7 +385,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             "enter",
             "enter",
             "Open it",
-            "open the trainer once the probe is attached; never confirms",
+            "open the trainer once the probe is attached; Enter never attaches",
         ),
         one("escape,q,n", "leave", "Cancel", "close it; while it works, cancel"),
     ),
@@ -408,7 +408,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             for key, name in SIGNAL_KEYS.items()
         ),
         one("w", "whole", "Whole", "the whole command of the process, or one line of it"),
-        one("enter", "enter", "Close", "close when it was sent; never sends"),
+        one("enter", "enter", "Close", "close after a signal was sent; Enter never sends one"),
     ),
     "ColumnDialog": (
         Key(

@@ -37,7 +37,7 @@ MOVE_ROWS = Key(
 PAGE_ROWS = Key(
     (("pagedown,ctrl+f", "page(1)"), ("pageup,ctrl+b", "page(-1)")),
     "Page",
-    "a page further, or back",
+    "one page down, or up",
 )
 ENDS = Key((("home,g", "edge(-1)"), ("end,G", "edge(1)")), "Ends", "to the first row, or the last")
 ZOOM = Key(

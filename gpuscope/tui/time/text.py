@@ -43,10 +43,10 @@ OF_RANKS = frozenset((
 ))  # fmt: skip
 """Causes of the doctor that say of a rank that the others wait for it."""
 LEDGER = (
-    "A trainer of this version of gpuscope also divides its wall clock, pauses included, into rows "
-    "that add up to it, with the lines of code behind them and what each fix saves at most."
+    "If a training runs with this version of gpuscope, this tab divides its wall clock, pauses "
+    "included, into rows that add up to it, with lines of code and what each fix saves at most."
 )
-NOT_DIVIDED = "Not known where the rest of its time goes"
+NOT_DIVIDED = "It is not known where the rest of its time goes"
 LEDGER_OVERDUE_SECONDS = 60.0
 """The first ledger comes after 10 s of steps."""
 PLACE_CELLS = 160
@@ -219,16 +219,16 @@ def no_minutes(
     elif ledger is not None and ledger.rows:
         wait = ledger.seconds_until_sure
         when = f", in about {duration_text(max(round(wait), 1))}" if wait else ""
-        text = f"So far {count_text(ledger.looks, 'sample')} of where its time goes: "
-        text += f"the table comes with {FEW_LOOKS}{when}."
+        text = f"{count_text(ledger.looks, 'sample')} of its stack so far: "
+        text += f"the table appears after {FEW_LOOKS}{when}."
     elif host.link.state == "replay":
-        text = f"{NOT_DIVIDED}: this recording has no samples of it so far."
-        how = "gpuscope record keeps those that a training of this version sends."
+        text = f"{NOT_DIVIDED}: this recording has no samples of its stack yet."
+        how = "A recording has them if the training runs with this version of gpuscope."
     elif trainer.gone is not None:
         text = f"{NOT_DIVIDED}: it ended before the first 10 s of steps."
         how = "Next run: gpuscope run train.py"
     elif _is_overdue(trainer):
-        text = f"{NOT_DIVIDED}: the gpuscope inside this training is an older version."
+        text = f"{NOT_DIVIDED}: this training runs with an older version of gpuscope."
         how = "Start it again with gpuscope run train.py"
     else:
         text = "Where its time goes is shown after the first 10 s of steps."
@@ -258,7 +258,7 @@ def look_lines() -> list[Line]:
     ]
 
 
-def work_lines(shows: str = "the work that its time is for") -> list[Line]:
+def work_lines(shows: str = "the share of the peak that it reaches (MFU)") -> list[Line]:
     """Return what a count of a step's work ``shows``, with its key."""
     return [
         [(f"{key_of('work')}  ", "accent"), (f"counts the FLOPs of a step: {shows}", "text")],
@@ -301,7 +301,7 @@ def row_detail(
     for one in found[:1]:
         yield from _cure(one, step)
     if not found and row.name in CURABLE and judged is not None:
-        yield [("Fix      ", "muted"), ("none: too little to gain", "faint")]
+        yield [("Fix      ", "muted"), ("none: a fix would gain too little", "faint")]
     if len(row.places) > 1:
         yield []
         yield [("Lines of code", "title")]
@@ -349,7 +349,7 @@ def _on_gpu(row: Row, look: Look) -> Iterable[Line]:
         rows = [one for one in look.rows if one.name in ON_GPU.get(row.name, ())]
     yield []
     if not rows:
-        yield [("The GPU trace shows nothing of this row.", "muted")]
+        yield [("The GPU trace has nothing about this row.", "muted")]
         return
     of = "all passes together, because the GPU runs them later" if row.name in PASSES else "a step"
     yield [("On the GPU", "title"), (f", {of}", "muted")]

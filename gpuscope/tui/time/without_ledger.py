@@ -46,8 +46,8 @@ PART_MEANINGS = {
     "h2d": "Batches are copied to the GPU, and nothing else runs there meanwhile.",
     "compute": "The forward and the backward pass on the GPU.",
     "optimizer": "The optimizer's step on the GPU.",
-    "communication": "Collectives that no compute hides: a rank waits for the others.",
-    "other": "Whatever the marks of the probe do not name: logging, metrics, your own code.",
+    "communication": "Communication that overlaps with no computation: the rank waits for others.",
+    "other": "Everything else in a step: logging, metrics, your own code.",
 }
 
 

@@ -218,7 +218,7 @@ class ActDialog(TextDialog):
             self._end("failed", failure(error.code, error.what))
             return
         except OSError as error:
-            self._end("failed", failure("failed", f"no place for the file: {error.strerror}"))
+            self._end("failed", failure("failed", f"the file cannot be written: {error.strerror}"))
             return
         if turning_on:
             self._end("done", history_on(result.value))

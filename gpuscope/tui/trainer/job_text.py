@@ -97,7 +97,7 @@ def standing_out(
     lines += [] if pace.stopped else list(_uneven(host, living, history))
     lines += _imbalance(living)
     steps = any(t.number("step") for t in living)
-    calm = "all ranks in step" if len(living) > 1 else "stepping"
+    calm = "all ranks at the same step" if len(living) > 1 else "stepping"
     well: Line = [("healthy: ", "text"), (calm, "muted")] if steps else [("no step yet", "muted")]
     if pace.stopped and not lines:
         lines = [[("no step: ", "warn"), (pace.text or "none has ended yet", "text")]]

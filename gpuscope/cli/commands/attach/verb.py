@@ -275,7 +275,7 @@ def _attached(rows: Sequence[dict[str, Any]]) -> list[str]:
         )
     if any(row["method"] != "probe" for row in rows):
         lines.append(
-            "Seen by: gpuscope ps. Without a viewer the probe removes itself after "
+            "gpuscope ps shows it. Without a viewer the probe removes itself after "
             f"{IDLE_SECONDS:.0f} s."
         )
     return lines

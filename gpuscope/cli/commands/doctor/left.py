@@ -200,7 +200,9 @@ def _unexplained(name: str, pid: int, log: Mapping[int, tuple[str, str]]) -> tup
     """Return how a trainer without last words ended by the kernel's log, and the finding on it."""
     what, line = log.get(pid, ("", ""))
     end = {
-        "killed": End("out of memory", "bad", "the kernel killed it for the host's memory"),
+        "killed": End(
+            "out of memory", "bad", "the kernel killed it because the host's memory ran out"
+        ),
         "crashed": End("killed", "bad", "the kernel logged a fault in its code", "by a crash"),
     }.get(what, end_of_box(None))
     silent = Evidence(text="its black box has no exception and no GPU out-of-memory error")

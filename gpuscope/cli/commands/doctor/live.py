@@ -47,7 +47,7 @@ def examine(
     Tests pass ``agent``.
     """
     if pid is not None and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
-        return Report(problems=(f"No process has pid {pid} here. Which trainers run: gpuscope ps",))
+        return Report(problems=(f"No process has pid {pid} here. gpuscope ps lists the trainers",))
     store, complete = watch(timeout, agent, ask=True, pid=pid)
     host = store.view().host
     if host is None:

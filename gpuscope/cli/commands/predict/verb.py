@@ -255,10 +255,10 @@ def _ask(args: argparse.Namespace, model: str, tracer: Tracer) -> int:
 def _look_ahead(progress: ProgressLine, args: argparse.Namespace, asking: Any) -> None:
     """Answer the questions that take more than one trace."""
     if args.largest_batch:
-        progress.say("searching the largest batch")
+        progress.say("searching for the largest batch")
         asking.find_largest()
     if args.largest_context:
-        progress.say("searching the longest context")
+        progress.say("searching for the longest context")
         asking.find_largest_context()
     if args.what_if:
 
@@ -287,8 +287,8 @@ def model_of(args: argparse.Namespace, words: list[str]) -> str:
     named = [name for name in (words, args.model, args.hf_config) if name]
     if not named:
         raise UsageError(
-            "what to predict? MODULE:FACTORY, --model gpt, --hf-config DIR, torchvision NAME or a "
-            "PID",
+            "name what to predict: MODULE:FACTORY, --model gpt, --hf-config DIR, torchvision NAME "
+            "or a PID",
             next="gpuscope predict --model gpt-small --gpu 4090    shows what an answer looks like",
         )
     if len(named) > 1:

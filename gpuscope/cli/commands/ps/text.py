@@ -27,7 +27,7 @@ def text(result: Mapping[str, Any]) -> str:
     notes = dict.fromkeys(row["reason"] for row in result["problems"])
     for row in result["unknown"]:
         if row["path"] == "processes" or row["path"].endswith("].processes"):
-            notes.setdefault(f"Hidden owners of GPU memory: {row['reason']}")
+            notes.setdefault(f"Why some GPU memory has no owner here: {row['reason']}")
         elif row["path"].endswith(".sm_percent"):
             notes.setdefault(f"SM use per process: {row['reason']}")
     if not result["processes"]:
