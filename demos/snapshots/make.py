@@ -1,10 +1,9 @@
-"""Make the allocator snapshots of this folder, on one H200.
+"""Make the allocator snapshots of this folder, on one H200, with torch's own memory history.
 
-Run it with ``python demos/snapshots/make.py DIRECTORY [SCENE]``.
+Run it with ``python demos/snapshots/make.py DIRECTORY [SCENE]``. It needs CUDA. Afterwards it only
+takes the directories out of the file names in stacks, and compresses.
 
-It runs real trainings with torch's own memory history switched on. Afterwards it removes the
-directories from the file names in stacks and compresses the files with gzip; nothing else is
-changed. It needs CUDA.
+The snapshots show the lines of this file, so what allocates keeps its line: a test looks.
 """
 
 import gc
@@ -17,13 +16,11 @@ import torch
 from torch import nn
 
 MiB = 1 << 20
+SIZES = (3, 5, 7, 4, 6, 8) * 12
 
 
 def shortened(snapshot: dict) -> dict:
-    """Return the snapshot with file names relative to their package or working directory.
-
-    Stacks share their frames, so each frame is changed only once.
-    """
+    """Return it with file names relative to their package; stacks share their frames."""
     done = set()
 
     def frames_of(thing: dict) -> None:
@@ -36,13 +33,10 @@ def shortened(snapshot: dict) -> dict:
                         name = name.rpartition(mark)[2]
                     frame["filename"] = os.path.basename(name) if name.startswith("/") else name
 
-    for segment in snapshot["segments"]:
-        frames_of(segment)
-        for block in segment["blocks"]:
-            frames_of(block)
-    for trace in snapshot["device_traces"]:
-        for entry in trace:
-            frames_of(entry)
+    segments, traces = snapshot["segments"], snapshot["device_traces"]
+    blocks = (block for segment in segments for block in segment["blocks"])
+    for thing in (*segments, *blocks, *(entry for trace in traces for entry in trace)):
+        frames_of(thing)
     return snapshot
 
 
@@ -52,11 +46,7 @@ def keep(directory: str, name: str) -> None:
     path = os.path.join(directory, name + ".pickle.gz")
     with gzip.GzipFile(path, "wb", compresslevel=9, mtime=0) as file:
         file.write(pickle.dumps(snapshot, protocol=2))
-    entries = sum(map(len, snapshot["device_traces"]))
-    print(
-        f"{name}: {entries} entries, {len(snapshot['segments'])} segments, "
-        f"{os.path.getsize(path)} bytes"
-    )
+    print(f"{name}: {sum(map(len, snapshot['device_traces']))} entries")
 
 
 def fresh(entries: int) -> None:
@@ -71,9 +61,8 @@ def model_and_optimizer() -> tuple:
     """Return a small transformer on the GPU, and AdamW."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(256, 4, 1024, 0.0, batch_first=True, norm_first=True)
-    model = nn.Sequential(
-        nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(256, 256)
-    ).cuda()
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    model = nn.Sequential(encoder, nn.Linear(256, 256)).cuda()
     return model, torch.optim.AdamW(model.parameters())
 
 
@@ -114,25 +103,16 @@ def leak(directory: str) -> None:
 
 
 def fragmented(directory: str) -> None:
-    """Run sequences of many lengths, and keep every other result.
-
-    That leaves free memory in pieces too small for what comes next.
-    """
+    """Keep every other block: what is free lies in pieces too small for what comes next."""
     fresh(4_000)
-    pieces = [
-        torch.empty(size * MiB, dtype=torch.uint8, device="cuda")
-        for size in (3, 5, 7, 4, 6, 8) * 12
-    ]
+    pieces = [torch.empty(size * MiB, dtype=torch.uint8, device="cuda") for size in SIZES]
     del pieces[::2]
     keep(directory, "fragmented")
 
 
 def failing(directory: str) -> None:
-    """Ask for 2 GiB that do not fit though 4.3 GiB are free.
-
-    Large blocks of an evaluation were cut up by what stays. The rest of the card is taken first.
-    With expandable segments it fits.
-    """
+    """Ask for 2 GiB that do not fit though 4.3 GiB are free: large blocks were cut up."""
+    # The rest of the card is taken first. With expandable segments it fits.
     fresh(4_000)
     free, _ = torch.cuda.mem_get_info()
     ballast = torch.empty(free - 6400 * MiB, dtype=torch.uint8, device="cuda")

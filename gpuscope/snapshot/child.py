@@ -97,6 +97,8 @@ class Child:
             before = Snapshot(question["path"], 1, say_progress, self.more_memory, traces=False)
             return compare(before, self.snapshot, top)
         self.allow(QUERY_SECONDS)
+        if ask == "sized":
+            return self.snapshot.sized(question["device"], question["low"], top)
         moments = self._moments(question["device"])
         if ask == "part":
             return part_of(moments.columns, question["begin"])
@@ -107,6 +109,8 @@ class Child:
                     "too_big", f"more than {MAX_BLOCKS:,} blocks are live at the end of the trace"
                 )
             return layout_of(table, known)
+        if ask == "course":
+            return moments.course(question["stack"])
         if ask == "at":
             return moments.at(moments.resolve(question["moment"]), top)
         first, last = moments.resolve(question["first"]), moments.resolve(question["last"])

@@ -97,7 +97,7 @@ def _cell(live: float, pending: float, glyphs: Charset) -> tuple[str, str]:
         return glyphs.pending, "warn"
     if live <= 0:
         return glyphs.free, "cached"
-    if live >= FULL_CELL:
+    if live >= FULL_CELL - 0.01:  # a mean of full cells may be a little less than full
         return glyphs.full, "allocated"
     shade = min(int(live / FULL_CELL * len(glyphs.shades)), len(glyphs.shades) - 1)
     return glyphs.shades[shade], "allocated"
@@ -108,14 +108,14 @@ def flow_map(
 ) -> tuple[list[Line], int]:
     """Draw all segments one after the other, at one scale; also return the bytes per cell.
 
-    There are about ``rows`` lines of ``width`` cells. A border separates segments of more than one
-    cell.
+    There are about ``rows`` lines of ``width`` cells, and as few bytes in a cell as that allows. A
+    border separates segments of more than one cell.
     """
     total = sum(segment.bytes for segment in segments)
     if not total or width < 2:
         return [], 0
     room = max(width * rows - len(segments), width)
-    scale = 1 << max(0, (-(-total // room) - 1).bit_length())
+    scale = _cell_bytes(-(-total // room))
     pieces: list[tuple[str, str]] = []
     for number, segment in enumerate(segments):
         cells = max(1, -(-segment.bytes // scale))
@@ -124,6 +124,12 @@ def flow_map(
         pieces += segment_cells(segment, cells, glyphs)
     lines = [merged(pieces[at : at + width]) for at in range(0, len(pieces), width)]
     return lines, scale
+
+
+def _cell_bytes(least: int) -> int:
+    """Return at least so many bytes: 4 to 8 times a power of two, which reads well."""
+    unit = 1 << max(0, least.bit_length() - 3)
+    return -(-least // unit) * unit
 
 
 def area(series: Series, columns: int, rows: int, top: int, glyphs: Charset) -> list[str]:

@@ -73,7 +73,8 @@ class StackRow:
     """The live blocks that one stack allocated.
 
     ``frames`` are innermost first, and empty where torch recorded none. ``headline`` is the index
-    of the innermost frame in the user's own code (0 where there is none).
+    of the innermost frame in the user's own code (0 where there is none). ``number`` is what a
+    question calls the stack, −1 where there is none.
     """
 
     bytes: int
@@ -81,6 +82,7 @@ class StackRow:
     frames: list[Frame] = field(default_factory=list)
     headline: int = 0
     cut_frames: int = 0  # number of outermost frames that are left out
+    number: int = -1
 
 
 @dataclass
@@ -248,6 +250,19 @@ class At:
     reserved_bytes: int | None
     count: int
     stacks: Stacks = field(default_factory=Stacks)
+
+
+@dataclass
+class Course:
+    """The live bytes of one stack in each bucket of the timeline, in requested bytes.
+
+    ``allocated`` and ``freed`` are how many of its blocks the trace allocates and frees.
+    """
+
+    device: int
+    bytes: Series
+    allocated: int
+    freed: int
 
 
 @dataclass

@@ -23,7 +23,7 @@ from .columns import (
     SEGMENT_UNMAP,
     Columns,
 )
-from .model import MAX_BUCKETS, MOMENTS, At, Between, Buckets
+from .model import MAX_BUCKETS, MOMENTS, At, Between, Buckets, Course, Series
 from .stacks import NO_STACK, StackTable
 
 _UP, _DOWN = (SEGMENT_ALLOC, SEGMENT_MAP), (SEGMENT_FREE, SEGMENT_UNMAP)
@@ -287,6 +287,31 @@ class Moments:
             freed_count=len(freed),
             stacks=self.stacks.top(sums, top),
         )
+
+    def course(self, stack: int) -> Course:
+        """Return how many bytes of one stack were live over the trace."""
+        columns, freeing = self.columns, self._freeing
+        sizes, stacks, numbers = self._earlier()
+        live = {addr: sizes[~one] for addr, one in numbers.items() if stacks[~one] == stack}
+        now, allocated, freed = sum(live.values()), 0, 0
+        out, begin = Series(), 0
+        for last in self.timeline.index:
+            low = high = now
+            for at in range(begin, last + 1):
+                code, addr = columns.code[at], columns.addr[at]
+                if code == ALLOC and columns.stack[at] == stack:
+                    # an address that is allocated again without being freed counts once
+                    now += columns.size[at] - live.pop(addr, 0)
+                    live[addr] = columns.size[at]
+                    allocated += 1
+                elif code in (freeing, ALLOC) and addr in live:
+                    now -= live.pop(addr)
+                    freed += code == freeing
+                low, high = min(low, now), max(high, now)
+            out.low.append(low)
+            out.high.append(high)
+            begin = last + 1
+        return Course(self.device, out, allocated, freed)
 
     def _replay(self, index: int) -> _State:
         """Return the state after ``index``; it goes on from the last question where it can."""

@@ -28,7 +28,17 @@ from ..text.units import bytes_text
 from ..wire.clean import clean
 from ..wire.files import NotAFile, open_regular
 from . import history, limits
-from .model import MAX_MESSAGE_BYTES, MAX_ROWS, At, Between, Diff, ReadFailure, Summary
+from .model import (
+    MAX_MESSAGE_BYTES,
+    MAX_ROWS,
+    At,
+    Between,
+    Course,
+    Diff,
+    ReadFailure,
+    Stacks,
+    Summary,
+)
 
 __all__ = ["Reading", "SnapshotError", "open_snapshot"]
 
@@ -138,6 +148,19 @@ class Reading:
         there is no such moment or no trace, the error's code is ``usage``.
         """
         return self._ask({"ask": "at", "device": device, "moment": moment, "top": top}, At)
+
+    def course(self, device: int, stack: int) -> Course:
+        """Return the live bytes of one stack over the device's trace.
+
+        ``stack`` is the number of a :class:`StackRow`. If there is no trace, the error's code is
+        ``usage``.
+        """
+        return self._ask({"ask": "course", "device": device, "stack": stack}, Course)
+
+    def sized(self, device: int, low_bytes: int, top: int = 20) -> Stacks:
+        """Return which stacks hold the live blocks of a :class:`Bucket` of sizes."""
+        question = {"ask": "sized", "device": device, "low": low_bytes, "top": top}
+        return self._ask(question, Stacks)
 
     def between(self, device: int, first: int | str, last: int | str, top: int = 20) -> Between:
         """Return what was allocated after ``first`` and is still live after ``last``, by stack."""

@@ -94,6 +94,7 @@ class StackTable:
             frames_of(places),
             headline(places[:MAX_FRAMES]),
             max(0, len(places) - MAX_FRAMES),
+            stack,
         )
 
     def top(self, sums: Mapping[int, Iterable[int]], count: int) -> Stacks:

@@ -15,7 +15,7 @@ from ..wire.clean import clean
 from .blocks import BlockTable, DeviceBlocks, TooManyBlocks, device_view, has_stacks, read_segments
 from .columns import ACTIONS, OTHER, Columns, read_trace
 from .history import SegmentTable, table_of
-from .model import DeviceTrace, Note, SnapshotDevice, Summary, Totals
+from .model import DeviceTrace, Note, SnapshotDevice, Stacks, Summary, Totals
 from .moments import Moments
 from .record import MAX_PAIRS, MAX_TEXT, pairs, read_record
 from .stacks import StackTable
@@ -106,6 +106,20 @@ class Snapshot:
         ]
         summary.taken_us = max(newest, default=None)
         return summary
+
+    def sized(self, device: int, low: int, top: int) -> Stacks:
+        """Return which stacks hold the live blocks of at least ``low`` bytes and less than twice.
+
+        ``low`` is a power of two, as in :class:`~gpuscope.snapshot.model.Bucket`.
+        """
+        live = self.live.get(device, BlockTable())
+        sums: dict[int, list[int]] = {}
+        for size, stack in zip(live.size, live.stack, strict=True):
+            if low <= max(size, 1) < 2 * low:
+                row = sums.setdefault(stack, [0, 0])
+                row[0] += size
+                row[1] += 1
+        return self.stacks.top(sums, top)
 
     def _note_whole(
         self, root: dict[str, Any], loaded: Loaded, found: dict[int, DeviceBlocks]

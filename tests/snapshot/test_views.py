@@ -272,6 +272,36 @@ def test_stacks_at_a_moment_are_those_of_the_allocations(traced):
     )
 
 
+def test_the_course_of_a_stack_is_what_all_its_moments_say(traced):
+    moments = traced[3].moments[0]
+    ends = moments.timeline.index
+    end = moments.at(ends[-1], 500).stacks.rows
+    assert len(end) > 3
+    for row in end[:6]:
+        course = moments.course(row.number)
+        then = [
+            sum(one.bytes for one in moments.at(index, 500).stacks.rows if one.number == row.number)
+            for index in ends[:: max(1, len(ends) // 12)]
+        ]
+        picked = slice(None, None, max(1, len(ends) // 12))
+        low, high = course.bytes.low[picked], course.bytes.high[picked]
+        assert all(a <= b <= c for a, b, c in zip(low, then, high, strict=True))
+        assert course.bytes.low[-1] <= row.bytes <= course.bytes.high[-1]
+        assert course.allocated - course.freed <= row.count <= course.allocated
+    nobody = moments.course(10**6)
+    assert (max(nobody.bytes.high), nobody.allocated, nobody.freed) == (0, 0, 0)
+
+
+def test_who_holds_the_blocks_of_a_size(traced):
+    snapshot = traced[3]
+    (device,) = snapshot.summary.devices
+    for bucket in device.sizes:
+        stacks = snapshot.sized(0, bucket.low_bytes, 500)
+        held = sum(row.bytes for row in stacks.rows) + stacks.unknown_bytes
+        count = sum(row.count for row in stacks.rows) + stacks.unknown_count
+        assert (held, count) == (bucket.bytes, bucket.count)
+
+
 def test_words_for_moments(traced):
     moments = traced[3].moments[0]
     total = len(moments.columns)
@@ -445,6 +475,7 @@ def test_whatever_stands_in_the_file_it_is_a_view_or_a_refusal(tmp_path, root, p
             for index in range(-1, device.trace.entries):
                 moments.at(index, 3)
             moments.between(-1, device.trace.entries - 1, 3)
+            moments.course(0)
     compare(snapshot, snapshot, 3)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,14 @@ import pytest
 from gpuscope.doctor import postmortem_snapshot
 from gpuscope.doctor.report import finish
 from gpuscope.doctor.table import load
-from gpuscope.snapshot.model import FULL_CELL
+from gpuscope.snapshot.model import FULL_CELL, Frame
 from gpuscope.snapshot.reader import open_snapshot
 from gpuscope.text import styled
 from gpuscope.tui.app.file_app import FileApp
 from gpuscope.tui.charts.moments import Band, MomentChart
 from gpuscope.tui.snapshot.first_page import what_to_do
 from gpuscope.tui.snapshot.rows import MapBar, map_legend
+from gpuscope.tui.snapshot.source import MOST_BYTES, Source, read_source, source_lines
 from gpuscope.tui.theme import ASCII, MONOCHROME, THEMES, UNICODE, Tokens
 from tests.snapshot import synthetic
 from tests.tui.pilot import in_loop, until
@@ -126,7 +128,7 @@ async def test_a_file_without_a_fault_has_no_findings(folder):
     app = FileApp(folder / "new.pickle")
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "All segments to one scale", "Who holds most", "live blocks by size")
-        await until(pilot, "cell = 2.00 MiB", absent="what to do")
+        await until(pilot, "up to 1.75 MiB", absent="what to do")
 
 
 @in_loop
@@ -278,3 +280,88 @@ def test_a_curve_is_drawn_at_any_size():
 def test_the_legend_of_the_maps_has_the_signs_that_are_drawn(glyphs):
     (live, _), (free, _) = MapBar((FULL_CELL, 0), (0, 0)).draw(2, glyphs)
     assert map_legend(glyphs).startswith(f"{live} live  {free} free")
+
+
+# ── what is known of the chosen row ──
+
+DEMOS = Path(__file__).parents[2] / "demos" / "snapshots"
+
+
+def test_the_demos_show_the_text_of_the_lines_that_allocated():
+    """The file beside them must keep its lines, or they would show no source."""
+    seen = set()
+    for name in ("training", "leak-after", "fragmented", "failing"):
+        with open_snapshot(DEMOS / f"{name}.pickle.gz") as reading:
+            (device,) = reading.summary.devices
+        for row in device.stacks.rows:
+            frame = row.frames[row.headline]
+            source = read_source(frame, DEMOS)
+            assert isinstance(source, Source), (name, source)
+            seen.add(source.lines[frame.line - 1].strip())
+    assert "kept.append(model(x))  # with its graph: the mistake" in seen
+    assert {"loss = (model(x) - x).square().mean()", "optimizer.step()"} <= seen
+
+
+def test_source_that_would_mislead_is_not_shown(tmp_path):
+    (tmp_path / "train.py").write_text("import torch\n\n\ndef step():\n    x = make()\n\x1b]52;\n")
+    source = read_source(Frame("train.py", 5, "step"), tmp_path)
+    assert isinstance(source, Source)
+    assert "\x1b" not in "".join(source.lines), "text of a file is made safe"
+    for line, function, why in (
+        (5, "evaluate", "another version: its line 5 is not in evaluate"),
+        (2, "step", "another version"),
+        (99, "<module>", "another version"),
+    ):
+        assert why in str(read_source(Frame("train.py", line, function), tmp_path))
+    os.mkfifo(tmp_path / "pipe.py")
+    for name in ("gone.py", "pipe.py", "/dev/zero", ""):
+        assert "not on this machine" in str(read_source(Frame(name, 1, "step"), tmp_path))
+    (tmp_path / "large.py").write_bytes(b"#" * (MOST_BYTES + 1))
+    assert "too large" in str(read_source(Frame("large.py", 1, "<module>"), tmp_path))
+    later = source_lines(source, Frame("train.py", 5, "step"), {5: 1 << 20}, 1.0, UNICODE, 4)
+    assert "after the snapshot" in styled.plain(later[0])
+    assert any(styled.plain(line).startswith(" 1.00 MiB ▸") for line in later)
+
+
+@in_loop
+async def test_a_wide_screen_shows_source_calls_and_course_of_the_chosen_stack(tmp_path):
+    for name in ("leak-before.pickle.gz", "leak-after.pickle.gz", "make.py"):
+        shutil.copy(DEMOS / name, tmp_path)
+    app = FileApp(tmp_path / "leak-after.pickle.gz")
+    async with app.run_test(size=(200, 60)) as pilot:
+        await until(pilot, "Who holds most")
+        await pilot.press("2")
+        screen = await until(
+            pilot,
+            "The chosen stack",
+            "▸    72      loss = (model(x) - x).square().mean()",
+            "33.0 MiB",
+            "calls, innermost first",
+            "The largest stacks over the trace",
+            "at most 32.0 MiB",
+        )
+        await pilot.press("down")
+        await until(pilot, "▸    95          kept.append(model(x))  # with its graph: the mistake")
+        await pilot.press("3")
+        await until(pilot, "Who holds blocks of this size", "All segments to one scale", "make.py:")
+        await pilot.press("4")
+        await until(pilot, "The chosen stack", "over the trace, requested bytes", "freed while it")
+        await pilot.press("5", "enter")
+        screen = await until(pilot, "What grew since leak-before", "0 B before, 32.0 MiB after")
+        assert "All segments to one scale" in screen
+
+
+@in_loop
+async def test_a_small_screen_keeps_its_list_and_opens_the_stack():
+    app = FileApp(DEMOS / "training.pickle.gz")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "1 Map", "SEGMENT")
+        await pilot.press("2")
+        await until(pilot, "Who holds most", "make.py:72", absent="The chosen stack")
+    app = FileApp(DEMOS / "training.pickle.gz")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "1 Map", "SEGMENT")
+        await pilot.press("2")
+        screen = await until(pilot, "The chosen stack", "loss = (model(x)", "calls in between")
+        assert screen.index("Who holds most") < screen.index("The chosen stack")
+        assert "training  make.py:84" in screen, "the user's own calls are not left out"

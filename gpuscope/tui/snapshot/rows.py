@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ...snapshot.model import (
     FULL_CELL,
+    At,
     Bucket,
     DeviceDiff,
     DiffRow,
@@ -18,7 +19,13 @@ from ...snapshot.model import (
     Summary,
 )
 from ...text.styled import Line, Piece
-from ...text.units import bytes_text, percent_text, signed_bytes_text
+from ...text.units import (
+    bytes_text,
+    count_text,
+    duration_text,
+    percent_text,
+    signed_bytes_text,
+)
 from ..charts.moments import Band
 from ..shared.stack_text import frame_pieces
 from ..theme import Glyphs
@@ -51,6 +58,20 @@ DIFF_COLUMNS = (
     Column("count", "BLOCKS", 9, align="right", priority=1),
     Column("where", "ALLOCATED AT", 24, flex=1),
 )
+VIEWS = {
+    "map": "1 Map",
+    "stacks": "2 Stacks",
+    "sizes": "3 Sizes",
+    "time": "4 Over time",
+    "diff": "5 Compare",
+}
+COLUMNS: dict[str, Sequence[Column]] = {
+    "map": SEGMENT_COLUMNS,
+    "stacks": STACK_COLUMNS,
+    "sizes": SIZE_COLUMNS,
+    "time": STACK_COLUMNS,
+    "diff": DIFF_COLUMNS,
+}
 MAP_EIGHTHS = 7
 """The eighths of a row that a filled cell of a map has, so that rows do not run together."""
 NO_STACK = "no stack recorded: history was off then"
@@ -311,6 +332,17 @@ def curve_of(device: SnapshotDevice) -> Band:
 def peak_bucket(curve: Band) -> int:
     """Return where most was allocated."""
     return max(range(len(curve.high)), key=lambda i: curve.high[i], default=0)
+
+
+def moment_title(at: At, device: SnapshotDevice) -> str:
+    """Return which event of the trace a moment is, and how much was allocated then."""
+    first = device.trace.first_us if device.trace is not None else None
+    since = ""
+    if at.time_us is not None and first is not None:
+        since = f", {duration_text((at.time_us - first) / 1e6)} after the first"
+    known = at.allocated_bytes is not None
+    level = f"{bytes_text(at.allocated_bytes)} allocated" if known else "level not known"
+    return f"Event {at.index:,}{since}: {level} in {count_text(at.count, 'block')}"
 
 
 # ── differences ──

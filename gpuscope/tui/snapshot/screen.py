@@ -21,32 +21,21 @@ from ...snapshot.model import At, DeviceDiff, Diff, DiffRow, SnapshotDevice, Sta
 from ...snapshot.reader import Reading, SnapshotError, open_snapshot
 from ...text import styled
 from ...text.styled import Line
-from ...text.units import bytes_text, count_text, duration_text, percent_text
+from ...text.units import percent_text
 from ..charts.moments import MomentChart
 from ..shell.keymap import bindings_of, key_of
 from ..widgets.full_screen import FullScreen, named_path
 from ..widgets.pane import set_title
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
-from ..widgets.text_dialog import TextDialog
 from . import rows as draw
+from .answers import Answers
+from .courses import LEAST_ROWS, Courses
+from .detail import Detail, Place
 from .files import FILE_COLUMNS, file_row, neighbours
 from .first_page import largest_lines, map_lines, what_to_do
+from .stack_dialog import StackDialog
 
-VIEWS = {
-    "map": "1 Map",
-    "stacks": "2 Stacks",
-    "sizes": "3 Sizes",
-    "time": "4 Over time",
-    "diff": "5 Compare",
-}
-COLUMNS: dict[str, Sequence[Column]] = {
-    "map": draw.SEGMENT_COLUMNS,
-    "stacks": draw.STACK_COLUMNS,
-    "sizes": draw.SIZE_COLUMNS,
-    "time": draw.STACK_COLUMNS,
-    "diff": draw.DIFF_COLUMNS,
-}
 TOP = 100
 HEAD_ROWS, LEAST_CURE_ROWS = 4, 6
 """Rows of the head, the footer and a border; and those of the findings in a low terminal."""
@@ -54,6 +43,8 @@ SEGMENT_ROWS, MOST_SEGMENTS = 3, 8
 """Rows of the list of segments besides them, and that it has in a low terminal."""
 BESIDE_CELLS, BESIDE_ROWS = 110, 16
 """From this width and so many rows on the largest stand beside the segments."""
+DETAIL_CELLS, DETAIL_ROWS = 150, 10
+"""From this width on the chosen row's detail stands beside the list; the rows it needs below it."""
 SETTLE_SECONDS = 0.15
 """A moment is asked for once the cursor has stood so long."""
 
@@ -68,9 +59,11 @@ class SnapshotScreen(FullScreen):
     SnapshotScreen #about { height: auto; max-height: 40%; }
     SnapshotScreen #moments { height: 40%; max-height: 14; display: none; }
     SnapshotScreen #cure { height: auto; }
-    SnapshotScreen #map { height: 1fr; }
+    SnapshotScreen #map, SnapshotScreen #courses { height: 1fr; }
     SnapshotScreen #page, SnapshotScreen #rows { height: 1fr; }
     SnapshotScreen #largest { width: 45%; height: 100%; }
+    SnapshotScreen #lists { width: 1fr; height: 1fr; }
+    SnapshotScreen #page.below { layout: vertical; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("SnapshotScreen")]
 
@@ -95,6 +88,11 @@ class SnapshotScreen(FullScreen):
         self._cure = Lines(id="cure", classes="panel")
         self._map = Lines(id="map", classes="panel")
         self._largest = Lines(id="largest", classes="panel")
+        self._answers = Answers()
+        self._detail = Detail(path, self._answers, id="detail", classes="panel")
+        self._courses = Courses(self._answers, id="courses", classes="panel")
+        self._lists = Vertical(self._rows, self._map, self._courses, id="lists")
+        self._page = Horizontal(self._lists, self._largest, self._detail, id="page")
         self._report = Report()
         self._table: Mapping[str, Pitfall] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -107,14 +105,11 @@ class SnapshotScreen(FullScreen):
         self._cure.border_title = "Findings: what to do"
         self._map.border_title = "All segments to one scale"
         self._largest.border_title = "Who holds most"
+        self._courses.border_title = "The largest stacks over the trace"
         yield self._about
         yield self._cure
         yield self._chart
-        with Horizontal(id="page"):
-            with Vertical():
-                yield self._rows
-                yield self._map
-            yield self._largest
+        yield self._page
         yield self.foot
 
     def on_mount(self) -> None:
@@ -125,6 +120,7 @@ class SnapshotScreen(FullScreen):
 
     def on_unmount(self) -> None:
         self._left = True
+        self._answers.stop()
         if self._settling is not None:
             self._settling.cancel()
         for task in self._tasks:
@@ -232,6 +228,7 @@ class SnapshotScreen(FullScreen):
         self.say_own_keys()
         if device is not None:
             self._show_view(device)
+            self._show_detail(device)
         elif self._summary is not None or self._problem:
             self._rows.show([])
             self._rows.show_empty("nothing to show")
@@ -262,6 +259,42 @@ class SnapshotScreen(FullScreen):
             panel.show(lines)
         self._largest.display = beside
 
+    def _show_detail(self, device: SnapshotDevice) -> None:
+        """Show what is known of the chosen row beside the list, or below a short one."""
+        wide, high = self.app.size
+        view, reading = self._view, self._reading
+        lists = view in ("stacks", "sizes", "time") or self._diff_of(device) is not None
+        left = high - self._about.rows - HEAD_ROWS - (self._chart.outer_size.height or 0)
+        needed = len(self._rows.rows) + SEGMENT_ROWS
+        own = min(needed, left // 2)
+        beside = wide >= DETAIL_CELLS
+        shown = reading is not None and wide >= BESIDE_CELLS and view != "map" and lists
+        self._detail.display = shown = shown and (beside or left - own >= DETAIL_ROWS)
+        self._page.set_class(shown and not beside, "below")
+        self._lists.styles.height = own if shown and not beside else "1fr"
+        spare = left - needed - 2 if shown and beside else 0
+        traced = device.trace is not None
+        self._courses.display = courses = view == "stacks" and traced and spare >= LEAST_ROWS
+        filled = spare > 0 and (view in ("sizes", "diff") or (view == "stacks" and not traced))
+        if filled:  # by the map: it says where the free runs are
+            lines = map_lines(device, self._map.tokens.glyphs, wide // 2 - 4, spare)
+            self._map.display = bool(lines)
+            self._map.show(lines)
+        if courses or (filled and self._map.display):
+            self._rows.styles.height = needed
+        if reading is None or not shown:
+            return
+        taken = self._summary.taken_us if self._summary is not None else None
+        chosen = self._chosen(device, self._rows.cursor_key or "")
+        self._detail.of(reading, device, taken and taken / 1e6, chosen, not courses)
+        if courses:
+            self._courses.of(reading, device, self._rows.cursor_key or "", spare)
+
+    def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
+        event.stop()
+        if (device := self._device) is not None and self._detail.display:
+            self._show_detail(device)
+
     def key_states(self) -> Collection[str]:
         states = {self._view}
         if self._cure.display:
@@ -286,7 +319,7 @@ class SnapshotScreen(FullScreen):
             ]
             return
         tabs: Line = []
-        for name, label in VIEWS.items():
+        for name, label in draw.VIEWS.items():
             tabs += [
                 (label, "bold underline accent" if name == self._view else "muted"),
                 ("   ", "text"),
@@ -308,17 +341,15 @@ class SnapshotScreen(FullScreen):
         yield from draw.notes(self._summary, device)
 
     def _show_view(self, device: SnapshotDevice) -> None:
-        title, empty = VIEWS[self._view][2:], "nothing"
+        title, empty = draw.VIEWS[self._view][2:], "nothing"
         if self._view == "diff":
             rows, title, columns = self._diff_rows(device)
             empty = "there is no other snapshot in this folder"
         else:
-            columns = COLUMNS[self._view]
+            columns = draw.COLUMNS[self._view]
             if self._view == "map":
-                rows, title = (
-                    draw.segment_rows(device),
-                    "Fragmentation: segments and what is in them",
-                )
+                rows = draw.segment_rows(device)
+                title = "Fragmentation: segments and what is in them"
                 empty = "no segments: nothing is reserved"
             elif self._view == "stacks":
                 rows, title = draw.stack_rows(device.stacks), "Who holds most"
@@ -361,20 +392,7 @@ class SnapshotScreen(FullScreen):
         at = self._at
         if at is None or at.device != device.device:
             return [], "At the moment"
-        since = ""
-        if (
-            at.time_us is not None
-            and device.trace is not None
-            and device.trace.first_us is not None
-        ):
-            since = f", {duration_text((at.time_us - device.trace.first_us) / 1e6)} after the first"
-        level = (
-            f"{bytes_text(at.allocated_bytes)} allocated"
-            if at.allocated_bytes is not None
-            else "level not known"
-        )
-        blocks = count_text(at.count, "block")
-        return draw.stack_rows(at.stacks), f"Event {at.index:,}{since}: {level} in {blocks}"
+        return draw.stack_rows(at.stacks), draw.moment_title(at, device)
 
     def _diff_rows(self, device: SnapshotDevice) -> tuple[list[TableRow], str, Sequence[Column]]:
         found = self._diff_of(device)
@@ -382,11 +400,8 @@ class SnapshotScreen(FullScreen):
             self._files = self._files or neighbours(self.path)
             rows = [file_row(path) for path in self._files]
             return rows, self._busy or "Compare with an older snapshot", FILE_COLUMNS
-        return (
-            draw.diff_rows(found),
-            f"What grew since {Path(self._diff.before).name}",
-            draw.DIFF_COLUMNS,
-        )
+        title = f"What grew since {Path(self._diff.before).name}"
+        return draw.diff_rows(found), title, draw.DIFF_COLUMNS
 
     def _diff_of(self, device: SnapshotDevice) -> DeviceDiff | None:
         devices = self._diff.devices if self._diff is not None else []
@@ -414,7 +429,7 @@ class SnapshotScreen(FullScreen):
 
     def action_next_view(self) -> None:
         """The view after this one."""
-        names = list(VIEWS)
+        names = list(draw.VIEWS)
         self.action_view(names[(names.index(self._view) + 1) % len(names)])
 
     def action_device(self) -> None:
@@ -469,34 +484,24 @@ class SnapshotScreen(FullScreen):
         if device is None:
             return
         if self._view == "diff" and self._diff is None:
-            chosen = next((path for path in self._files if str(path) == event.key), None)
-            if chosen is not None:
-                self._start(self._ask_diff(chosen))
+            other = next((path for path in self._files if str(path) == event.key), None)
+            if other is not None:
+                self._start(self._ask_diff(other))
             return
-        row = self._stack_of(device, event.key)
-        if row is not None:
-            self.app.push_screen(StackDialog(row))
+        chosen = self._chosen(device, event.key)
+        if isinstance(chosen, Place):
+            self.app.push_screen(StackDialog(chosen.row))
 
-    def _stack_of(self, device: SnapshotDevice, key: str) -> StackRow | DiffRow | None:
-        rows: Sequence[StackRow | DiffRow] = ()
-        if self._view == "stacks":
-            rows = device.stacks.rows
-        elif self._view == "time" and self._at is not None:
-            rows = self._at.stacks.rows
-        elif self._view == "diff" and self._diff is not None:
+    def _chosen(self, device: SnapshotDevice, key: str) -> Place | str | None:
+        """Return the stack in the row ``key`` of the list, or the sizes, which are the key."""
+        if self._view == "sizes":
+            return key
+        stacks, at = device.stacks, None
+        rows: Sequence[StackRow | DiffRow] = stacks.rows
+        if self._view == "time" and self._at is not None:
+            stacks, at, rows = self._at.stacks, self._at.index, self._at.stacks.rows
+        elif self._view == "diff":
             found = self._diff_of(device)
             rows = found.rows if found is not None else ()
-        return rows[int(key)] if key.isdigit() and int(key) < len(rows) else None
-
-
-class StackDialog(TextDialog):
-    """All frames of one stack."""
-
-    DEFAULT_CSS = "StackDialog .dialog { width: 130; }"
-
-    def __init__(self, row: StackRow | DiffRow) -> None:
-        super().__init__("Stack, innermost frame first")
-        self._row = row
-
-    def text(self) -> Iterable[Line]:
-        return draw.stack_text(self._row)
+        number = int(key) if key.isdigit() else len(rows)
+        return Place(rows[number], stacks, at) if number < len(rows) else None

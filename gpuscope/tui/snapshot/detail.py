@@ -1,0 +1,194 @@
+"""What is known of the chosen row of a snapshot: a stack of calls, or a size of blocks.
+
+Of a stack these are its bytes over the trace, the text of its line, and all its calls. Of a size
+these are the stacks that hold blocks of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...snapshot.model import Course, DiffRow, Frame, SnapshotDevice, StackRow, Stacks
+from ...snapshot.reader import Reading
+from ...snapshot.report import stack_lines
+from ...text import styled
+from ...text.styled import Line
+from ...text.units import bytes_text, count_text, percent_text, signed_bytes_text
+from ..theme import Glyphs
+from ..widgets.pane import set_title
+from ..widgets.text import Lines
+from .answers import Answers
+from .courses import AREA_ROWS, course_lines
+from .first_page import charset
+from .rows import NO_STACK, stack_text
+from .source import Source, read_source, source_lines
+
+COURSE_ROWS, LEAST_SOURCE_ROWS = AREA_ROWS + 4, 4
+LEAST_STACK_ROWS = 4
+"""Rows of a stack with its heading, below which what stands above it has less."""
+TOP = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A row of a list of stacks, with the list that it is from.
+
+    ``at`` is the entry of the trace that the list is of, None where it is of the file's end.
+    """
+
+    row: StackRow | DiffRow
+    stacks: Stacks
+    at: int | None = None
+
+
+def title_line(place: Place) -> Line:
+    """Return how much a stack holds, and in how many blocks."""
+    row = place.row
+    if isinstance(row, DiffRow):
+        change = row.after_bytes - row.before_bytes
+        blocks = f"{row.after_count - row.before_count:+,} blocks"
+        line: Line = [(signed_bytes_text(change), "title"), (f" in {blocks}: ", "muted")]
+        then = f"{bytes_text(row.before_bytes)} before, {bytes_text(row.after_bytes)} after"
+        return [*line, (then, "text")]
+    stacks = place.stacks
+    total = sum(one.bytes for one in stacks.rows) + stacks.other_bytes + stacks.unknown_bytes
+    share = f", {percent_text(row.bytes / total)} of what is live" if total else ""
+    then = "" if place.at is None else f" after event {place.at:,}"
+    text = f" live in {count_text(row.count, 'block')}{share}{then}"
+    return [(bytes_text(row.bytes), "title"), (text, "muted")]
+
+
+def sizes_by_line(place: Place, file: str) -> dict[int, int]:
+    """Return the bytes of all stacks that pass through each line of a file."""
+    out: dict[int, int] = {}
+    for row in place.stacks.rows:
+        for line in {frame.line for frame in row.frames if frame.file == file}:
+            out[line] = out.get(line, 0) + row.bytes
+    return out
+
+
+def size_lines(
+    device: SnapshotDevice, key: str, stacks: Stacks | None, glyphs: Glyphs, cells: int, rows: int
+) -> list[Line]:
+    """Return who holds the live blocks of a size, or the segments with free runs of it."""
+    kind, _, low = key.partition(":")
+    if not low.isdigit():
+        return [[("the free blocks by size follow", "muted")]]
+    if kind == "held":
+        chars = charset(glyphs)
+        lines = stack_lines(stacks, cells, chars, True) if stacks is not None else []
+        if stacks is not None and len(lines) > rows:
+            lines = stack_lines(stacks, cells, chars)
+        return [styled.cut(line, cells, glyphs.ellipsis) for line in lines[:rows]]
+    there = [
+        one
+        for one in device.segments
+        if not one.private and int(low) <= one.largest_free_bytes < 2 * int(low)
+    ]
+    if not there:
+        return [[("no segment has its largest free run in this size", "muted")]]
+    out: list[Line] = [[("segments whose largest free run has this size", "accent")]]
+    for one in there[: rows - 1]:
+        pool = "expandable" if one.expandable else "large" if one.large else "small"
+        rest = f"  of a segment of {bytes_text(one.bytes)}, {pool} pool, stream {one.stream}"
+        out.append([(f"{bytes_text(one.largest_free_bytes):>10}", "text"), (rest, "muted")])
+    return out
+
+
+class Detail(Lines):
+    """A panel that asks for what it shows: the child process, and the disk for source text."""
+
+    DEFAULT_CSS = "Detail { width: 1fr; height: 1fr; }"
+
+    def __init__(self, path: Path, answers: Answers, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._path, self._answers = path, answers
+        self._device: SnapshotDevice | None = None
+        self._taken: float | None = None
+        self._of: Place | str | None = None
+        self._has_course = True
+        answers.tell(self._draw)
+
+    def of(
+        self,
+        reading: Reading,
+        device: SnapshotDevice,
+        taken: float | None,
+        chosen: Place | str | None,
+        has_course: bool,
+    ) -> None:
+        """Show a row of a list of stacks, or the sizes that have the key ``chosen``.
+
+        ``has_course`` is whether its bytes over the trace are part of it.
+        """
+        self._device, self._taken, self._of = device, taken, chosen
+        self._has_course = has_course
+        number, ask = device.device, self._answers.ask
+        if isinstance(chosen, str):
+            kind, _, low = chosen.partition(":")
+            if kind == "held" and low.isdigit():
+                ask((number, chosen), reading.sized, number, int(low), TOP)
+        elif chosen is not None and chosen.row.frames:
+            row = chosen.row
+            if isinstance(row, StackRow) and row.number >= 0 and device.trace is not None:
+                ask(("course", number, row.number), reading.course, number, row.number)
+            frame = row.frames[row.headline]
+            ask(_source_of(frame), read_source, frame, self._path.parent)
+        self._draw()
+
+    def on_resize(self) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
+        cells, rows = self.content_size
+        if self.is_mounted and cells and rows and self._device is not None:
+            self.show(self._lines_of(self._device, self._of, cells, rows))
+
+    def _lines_of(
+        self, device: SnapshotDevice, chosen: Place | str | None, cells: int, rows: int
+    ) -> Sequence[Line]:
+        glyphs, answers = self.tokens.glyphs, self._answers
+        if isinstance(chosen, str):
+            set_title(self, "Who holds blocks of this size")
+            found = answers.get((device.device, chosen))
+            stacks = found if isinstance(found, Stacks) else None
+            return size_lines(device, chosen, stacks, glyphs, cells, rows)
+        set_title(self, "The chosen stack")
+        row = chosen.row if chosen is not None else None
+        out: list[Line] = [title_line(chosen)] if chosen is not None else []
+        if chosen is None or row is None or not row.frames:
+            return [*out, [(NO_STACK, "muted")]]
+        frame = row.frames[row.headline]
+        source = answers.get(_source_of(frame))
+        least = COURSE_ROWS + 2 * LEAST_STACK_ROWS * (2 if isinstance(source, Source) else 1)
+        if self._has_course and isinstance(row, StackRow) and rows >= least:
+            course = answers.get(("course", device.device, row.number))
+            if isinstance(course, Course):
+                out += course_lines(course, device, chosen.at, glyphs, cells)
+        room = rows - len(out) - min(len(row.frames) + 2, max(LEAST_STACK_ROWS, rows // 2))
+        if isinstance(source, Source) and room > LEAST_SOURCE_ROWS:
+            sizes = sizes_by_line(chosen, frame.file)
+            out += [*source_lines(source, frame, sizes, self._taken, glyphs, room - 1), []]
+        elif isinstance(source, str):
+            out.append([("source ", "accent"), (source, "muted")])
+        calls = [[("calls", "accent"), (", innermost first", "muted")]]
+        calls += _calls(row, rows - len(out) - 1)
+        return [styled.cut(line, cells, glyphs.ellipsis) for line in [*out, *calls][:rows]]
+
+
+def _calls(row: StackRow | DiffRow, rows: int) -> list[Line]:
+    """Return the calls of a stack; where there are too many, those inside torch are left out."""
+    lines = [list(line) for line in stack_text(row)]
+    left_out = min(len(lines) - rows + 1, row.headline - 1)
+    if left_out < 2:
+        return lines
+    inner = row.headline - left_out
+    some: Line = [(f"  {left_out} calls in between", "faint")]
+    return [*lines[:inner], some, *lines[row.headline :]]
+
+
+def _source_of(frame: Frame) -> object:
+    return ("source", frame.file, frame.line, frame.function)
