@@ -30,7 +30,7 @@ from tests.fakes import fleet, views
 from tests.fakes.cases import each
 from tests.store.test_many_hosts import pid_of, remote_source
 from tests.tui.pilot import in_loop, make_app, until
-from tests.tui.snapshots import grid, text
+from tests.tui.snapshots import check, grid, text
 
 LIVE = Link("live")
 SIX = {
@@ -99,11 +99,39 @@ async def test_the_host_that_hangs_has_its_sentence_and_its_first_step(size):
     app = app_of(SIX)
     async with app.run_test(size=size) as pilot:
         await settled(pilot)
+        if size[0] == 200:
+            wanted = ("do first  Enter, S shows the stacks of its threads, K", "rank 3: last step ")
+            shown = await until(pilot, *wanted)
+            assert shown.count("stuck at data.py:88") == 2, "in its row and beside the charts"
+            return
         shown = await until(pilot, "do first: Enter, S shows the stacks of its threads, K ends")
         box = shown[: shown.index("do first:")].splitlines()[-3:]
         told = " ".join(line.strip("│ ") for line in box)
         assert "▲ Hang: rank 3 is stuck at data.py:88 in __getitem__; ranks 0–2" in told
         assert "STEP TIME" in shown
+
+
+FEW = {"alpha": ("busy", LIVE), "bravo": ("stalled", LIVE), "foxtrot": ("lost", LIVE)}
+
+
+@pytest.mark.slow
+@in_loop
+async def test_a_large_fleet_has_the_recorded_time_the_findings_and_the_jobs_of_a_host():
+    app = app_of(FEW, "fleet")
+    async with app.run_test(size=(200, 60)) as pilot:
+        for _ in range(3):
+            await pilot.pause(0.05)
+            pilot.app.main.refresh_all()  # type: ignore[attr-defined]
+        screen = await until(pilot, "Found and running on foxtrot", "train.py ×6")
+        brief = screen.split("Found and running on")[1]
+        assert "GPU 5 lost: fallen off the bus" in brief
+        assert "do first" not in brief, "another host's"
+        await pilot.press("down")
+        screen = await until(pilot, "Found and running on bravo", "GPU utilisation", "do first")
+        assert "train.py ×8 · pid 48200-48207 · GPU 0-7 · by" in screen
+        await pilot.press("down")
+        await until(pilot, "Found and running on alpha", "nothing wrong was found")
+        await check(pilot, "tab-fleet")
 
 
 @in_loop

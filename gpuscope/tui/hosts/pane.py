@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
+from textual.containers import Horizontal
 
 from ...store.view import LOCAL
 from ...text import styled
@@ -36,6 +37,8 @@ MORE_CELLS = "  (+1)"
 """What follows the worst in the row of a host with which more is wrong."""
 CHART_SECONDS = 4.0
 """The least time between two drawings of the selected host's charts."""
+WINDOWS = (60.0, 120.0, 300.0, 600.0)
+"""The seconds that these charts show, the first that has all that is recorded."""
 LEAST_DEVICE_ROWS = 4
 """The least rows of the table of devices: its frame, a heading and one device."""
 AROUND_ROWS = 3
@@ -53,7 +56,9 @@ class FleetPane(Pane):
     FleetPane #fleet-totals { padding: 0 2; }
     FleetPane #fleet-hosts { height: 1fr; }
     FleetPane #fleet-detail { padding: 0 2; }
-    FleetPane #fleet-unread { height: 1fr; }
+    FleetPane #fleet-unread, FleetPane #fleet-lower { height: 1fr; }
+    FleetPane #fleet-charts { width: 2fr; }
+    FleetPane #fleet-brief { width: 1fr; height: 1fr; }
     """
 
     def __init__(self, session: Session, **kwargs: str) -> None:
@@ -77,6 +82,9 @@ class FleetPane(Pane):
             (), empty="no job runs", cursor=False, gap=1, id="fleet-jobs", classes="panel"
         )
         self._unread = Lines(classes="panel", id="fleet-unread")
+        self._brief = Lines(classes="panel", id="fleet-brief")
+        self._lower = Horizontal(self._brief, id="fleet-lower")
+        """The charts of the host under the cursor, and what is found and runs there."""
         self._charts: Charts | None = None
         self._chart_rows = 0
         """The rows of the charts with their frame, 0 if there are no charts."""
@@ -94,9 +102,11 @@ class FleetPane(Pane):
         yield self._hosts
         yield self._detail
         self._devices.display = self._jobs.display = self._unread.display = False
+        self._lower.display = False
         self._jobs.border_title = "Jobs"
         yield self._jobs
         yield self._devices
+        yield self._lower
         yield self._unread
 
     # ── numbers ──
@@ -167,7 +177,7 @@ class FleetPane(Pane):
         devices = free - BARE_DETAIL_ROWS >= self._least_device_rows()  # they need these rows
         bare = BARE_DETAIL_ROWS if devices else max(BARE_DETAIL_ROWS, min(DETAIL_ROWS, free))
         rows = DETAIL_ROWS if framed else bare if height >= TINY_ROWS else 0
-        if framed and all(map(self._row_says_all, self._shown.values())):
+        if self._has_brief or (framed and all(map(self._row_says_all, self._shown.values()))):
             rows = 0
         lines = self._lines_of(one, rows) if one is not None and rows else []
         if one is not None and rows:
@@ -179,6 +189,14 @@ class FleetPane(Pane):
         # Always as high as it may become: the table must not change its height under the cursor.
         self._detail.show([*lines, *([[]] * (rows - len(lines)))])
         self._show_devices(rows + 2 if rows and framed else rows)
+
+    @property
+    def _has_brief(self) -> bool:
+        """Whether there is room for the charts of a host, beside which all is said of it."""
+        width, height = self._terminal
+        needed = len(self._shown) + 3 + self._totals_rows() + AROUND_ROWS
+        left = height - needed - self._most_device_rows()
+        return width >= WIDE and left >= CHART_ROWS + LEAST_DEVICE_ROWS
 
     def _lines_of(self, one: HostSummary, rows: int) -> list[Line]:
         missing = HERE if one.current else self._fleet.missing(one)
@@ -273,25 +291,52 @@ class FleetPane(Pane):
             found = [row_of(one, self._jobs.tokens.glyphs) for one in jobs]
             self._jobs.show_columns(job_columns(found))
             self._jobs.show(found)
-        if self._charts is not None:
-            self._charts.display = self._chart_rows > 0 and not self._unread.display
+        self._lower.display = self._chart_rows > 0 and not self._unread.display
 
     def show_charts(self, host: HostView) -> None:
-        """Draw the same charts of the host under the cursor as its Overview does."""
+        """Draw the host under the cursor over its recorded time, and what is found there."""
         if not self._chart_rows or self._unread.display or not self._devices.is_attached:
             return
         from ..overview.charts import Charts, kinds_for
 
         if self._charts is None:
             self._charts = Charts(self.session, self._draw_charts, id="fleet-charts")
-            self.mount(self._charts, after=self._devices)
+            self._lower.mount(self._charts, before=self._brief)
+        self._show_brief(host)
         due = (host.key, int((host.sampled_seconds or 0.0) / CHART_SECONDS), self._chart_rows)
         if due == self._drawn and self._charts.is_attached:
             return
         self._drawn = due if self._charts.is_attached else None
         self._charts.rows = self._chart_rows - 2
-        self._charts.choose(kinds_for(host, self._chart_rows - 2, False, 3))
+        self._charts.window = self._window(host)
+        kinds = kinds_for(host, self._chart_rows - 2, False, 3)
+        if self._has_brief:  # takes the place of the memory of one device: all have theirs above
+            kinds = [tuple(kind for kind in row if kind != "vram") for row in kinds]
+        self._charts.choose(kinds)
         self._charts.show(host, host.devices[0] if host.devices else None)
+
+    def _show_brief(self, host: HostView) -> None:
+        """Show what is found on the host under the cursor, and what runs there."""
+        from .host_brief import brief_lines
+
+        self._brief.display = self._has_brief
+        set_title(self._brief, f"Found and running on {host.name}")
+        cells, rows = self._brief.content_size
+        found = self._fleet.findings(host.key)
+        one = self._shown.get(host.key)
+        if cells and one is not None:
+            missing = HERE if one.current else self._fleet.missing(one)
+            tokens = self._brief.tokens
+            self._brief.show(brief_lines(host, one, missing, found, tokens, cells, rows))
+
+    def _window(self, host: HostView) -> float:
+        """Return the time of the charts: what is recorded of a host, as far as it can be read."""
+        now = host.sampled_seconds or 0.0
+        entity = host.devices[0].id if host.devices else host.id
+        column = "utilization_percent" if host.devices else "cpu_percent"
+        past = self.session.history(entity, column, WINDOWS[-1])
+        known = now - past.seconds[0] if past.seconds else 0.0
+        return next((one for one in WINDOWS if known <= one), WINDOWS[-1])
 
     def _draw_charts(self) -> None:
         """Draw them again, whose size is another."""
@@ -319,6 +364,7 @@ class FleetPane(Pane):
         if event.key is not None and self._placed:
             self.session.look_at(event.key)
             self._show_detail()
+            self.call_later(self._draw_charts)
 
     async def on_live_table_selected(self, event: LiveTable.Selected) -> None:
         event.stop()

@@ -353,7 +353,7 @@ def detail_lines(
         glyph, token = mark_of(grade, tokens.glyphs)
         lines += styled.hang([(f"{glyph} ", token)], [(text, "text")], cells)
         if text in steps:
-            lines.append(styled.cut([("  do first: ", "accent"), *_step(steps[text])], cells))
+            lines.append(styled.cut([("  do first: ", "accent"), *step_line(steps[text])], cells))
     if not lines:
         what = one.job or ("nothing runs here" if one.answered else "no reading so far")
         where = f" · {one.free} of {one.devices} GPUs free" if one.free and one.devices else ""
@@ -372,7 +372,7 @@ def _first_step(one: HostSummary, steps: Mapping[str, Fix]) -> bool:
     return bool(one.words) and one.words[0][1] in steps
 
 
-def _step(fix: Fix) -> Line:
+def step_line(fix: Fix) -> Line:
     """Return a first step in words, with the keys that lead to it from the list of hosts."""
     opens: Piece = (key_of("open"), "bold accent")
     if STACKS.fullmatch(fix.command):

@@ -11,6 +11,7 @@ from ...model.job_state import JobState, Judged, job_state
 from ...model.pace import pace_of, seconds_left
 from ...model.step_time import input_share
 from ...store.view import HistoryOf, HostView, JobView, no_history
+from ...text import styled
 from ...text.styled import Line
 from ...text.units import amount_text, brief_duration_text, brief_left_text, percent_text
 from ..shared.job_rows import bytes_on_devices, devices_of, loss_text
@@ -32,6 +33,8 @@ COLUMNS = (
 )
 SPARSE = ("step", "pace", "eta", "loss", "input", "user")
 """Columns that are left out where no job has anything to say in them."""
+GAP_CELLS = 2
+"""Cells after the longest name of a column."""
 NOTHING: Line = [("–", "faint")]
 
 
@@ -165,9 +168,19 @@ def _state(parts: Sequence[tuple[str, HostJob]], glyphs: Glyphs) -> Line:
 
 
 def columns(rows: Sequence[TableRow]) -> list[Column]:
-    """Return the columns in which any row says something."""
-    return [
+    """Return the columns in which any row says something, names as wide as the longest."""
+    found = [
         column
         for column in COLUMNS
         if column.key not in SPARSE or any(row.cells[column.key] != NOTHING for row in rows)
+    ]
+    longest = {
+        name: max((styled.cells(row.cells[name]) for row in rows), default=0)  # type: ignore[arg-type]
+        for name in ("job", "user", "hosts")
+    }
+    return [
+        column._replace(most=max(column.width, min(column.most, longest[column.key] + GAP_CELLS)))
+        if column.key in longest and column.most is not None
+        else column
+        for column in found
     ]

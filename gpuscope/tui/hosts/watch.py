@@ -66,6 +66,8 @@ class Fleet:
         self._found: dict[str, tuple[float, tuple[Word, ...]]] = {}
         self._steps: dict[str, dict[str, Fix]] = {}
         """For each host, what to do first about a finding, by the words of the finding."""
+        self._findings: dict[str, tuple[Finding, ...]] = {}
+        """For each host, what the rules found, the worst first."""
         self._away: dict[str, float] = {}
         """For each host, when the viewer saw it become unreachable."""
         self._stopped: float | None = None
@@ -94,6 +96,10 @@ class Fleet:
     def steps(self, one: HostSummary) -> Mapping[str, Fix]:
         """Return what to do first about what is wrong with a host, by the words for it."""
         return self._steps.get(one.key, {})
+
+    def findings(self, key: str) -> tuple[Finding, ...]:
+        """Return what the rules find on a host, the worst first."""
+        return self._findings.get(key, ())
 
     @property
     def all(self) -> tuple[HostSummary, ...]:
@@ -210,6 +216,7 @@ class Fleet:
         told = [one for one in (*runs.findings, *ends.findings) if one.cause not in OF_A_STATE]
         words = [word for one in told if (word := _word(one, one in ends.findings)) is not None]
         steps = {one.title: steps_of(one, host.link.state == "replay")[:1] for one in told}
+        self._findings[host.key] = tuple(told)
         self._steps[host.key] = {title: first for title, some in steps.items() for first in some}
         return tuple(sorted(words, key=lambda word: word[0]))
 

@@ -1,0 +1,85 @@
+"""What is found on one host and what runs there, beside its charts below a list of hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ...doctor.report import evidence_lines
+from ...doctor.steps import steps_of
+from ...model.job_ends import end_of
+from ...store.view import HostView
+from ...text import styled
+from ...text.styled import Line
+from ..doctor.text import LABEL, SEVERITY_TOKENS, glyph_of, with_label
+from ..log.subject import facts_of_job
+from ..theme import Glyphs, Tokens
+from .rows import AWAY, mark_of, missing_lines, step_line
+
+if TYPE_CHECKING:
+    from ...doctor.finding import Finding
+    from .summary import HostSummary, Missing
+
+MOST_REASONS = 2
+"""The pieces of evidence of a finding: the Doctor tab has the rest."""
+
+
+def brief_lines(
+    host: HostView,
+    one: HostSummary,
+    missing: Missing,
+    found: Sequence[Finding],
+    tokens: Tokens,
+    cells: int,
+    rows: int,
+) -> list[Line]:
+    """Return what is wrong with a host and what to do, then its jobs, in at most ``rows`` lines.
+
+    Where rows are few, what runs comes before the reasons of a finding.
+    """
+    jobs = [job for job in host.jobs if end_of(job) is None]
+    found = [finding for finding in found if finding.severity != "info"]
+    titles = {finding.title for finding in found}
+    for reasons in (MOST_REASONS, 0):
+        out: list[Line] = []
+        if one.state in AWAY:
+            out += [*missing_lines(one, missing, cells), []]
+        for grade, text in one.words:  # such as a GPU that is lost, of which no rule tells
+            what = text.partition(": ")[2] or text  # one may say "Hang", the other "stalled"
+            if not any(what in title for title in titles):
+                glyph, token = mark_of(grade, tokens.glyphs)
+                out += [*styled.hang([(f"{glyph} ", token)], [(text, "title")], cells), []]
+        for finding in found:
+            out += [*_finding(finding, bool(host.badge), tokens.glyphs, cells, reasons), []]
+        if not out:
+            out += [[(f"{tokens.glyphs.ok} ", "ok"), ("nothing wrong was found", "muted")], []]
+        for job in jobs:
+            for label, text in facts_of_job(job, host):
+                out += with_label(label.lower(), [(text, "text")], cells)
+            out.append([])
+        if not jobs:
+            out.append([("no job runs here", "muted")])
+        if len(out) <= rows:
+            break
+    return out[:rows]
+
+
+def _finding(
+    finding: Finding, replayed: bool, glyphs: Glyphs, cells: int, reasons: int
+) -> Iterator[Line]:
+    token = SEVERITY_TOKENS[finding.severity]
+    sign = (f"{glyph_of(finding.severity, glyphs)} ", token)
+    yield from styled.hang([sign], [(finding.title, "title")], cells)
+    label = "why"
+    for evidence in finding.evidence[:reasons]:
+        for line in evidence_lines(evidence, cells - LABEL):
+            yield [(f"{label:{LABEL}}", "accent"), *line]
+            label = ""
+    for number, fix in enumerate(steps_of(finding, replayed)):
+        if not number:
+            yield from with_label("do first", step_line(fix), cells)
+            continue
+        yield from with_label("then" if number == 1 else "", [(fix.title, "text")], cells)
+        code = (fix.code.strip("\n"), fix.environment, fix.command)
+        for text in "\n".join(filter(None, code)).splitlines():
+            yield from with_label("", [(text, "accent")], cells)
