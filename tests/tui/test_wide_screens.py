@@ -6,6 +6,7 @@ import pytest
 
 from gpuscope.store.replay import ReplaySource
 from gpuscope.tui.app.app import GpuscopeApp
+from gpuscope.tui.charts.recorded import recorded_seconds
 from gpuscope.tui.hosts.runs import joined
 from gpuscope.tui.hosts.summary import summarise
 from gpuscope.tui.shell.session import Session
@@ -204,9 +205,31 @@ async def test_a_wide_log_shows_all_of_a_few_events_and_the_rest_has_what_they_l
         for event in ("pid 51120", "attached", "hung", "lost", "bus"):
             assert event in listed
         assert "┃" not in listed, "nothing to scroll"
-        now = screen.split("Open findings")[1]
+        assert "▲ GPU 5 is lost: no program can use it" in screen
+        now = screen.split("Other open findings")[1]
         assert "▲ GPU 3 does not answer: no program can use it" in now
         assert "no job has ended since gpuscope started" in now
+
+
+@in_loop
+async def test_a_wide_log_compares_the_readings_before_an_event_with_those_after_it():
+    replay = ReplaySource(REDACTED / "h200x2-stall.gsr")
+    replay.pause()
+    replay.seek(30.0)
+    app = GpuscopeApp(Session(replay=replay), "log")
+    async with app.run_test(size=LARGE) as pilot:
+        await until(pilot, "REPLAY", "script-1")
+        replay.seek(70.0)
+        await until(pilot, "problem found", absent="30 s before")
+        replay.seek(76.0)
+        screen = await until(pilot, "problem found", "30 s before", "step time, rank 0")
+        row = next(line for line in screen.splitlines() if "step time, rank 0" in line)
+        before, after = row.split("rank 0")[1].split("│")[0].rsplit(maxsplit=1)
+        assert before.strip().endswith("ms"), "it stepped"
+        assert after == "none", "and hangs since"
+        assert "GPU 0 utilisation" in screen
+        await pilot.resize_terminal(*USUAL)
+        await until(pilot, "Events over time", absent="30 s before")
 
 
 @in_loop
@@ -217,6 +240,13 @@ async def test_a_wide_log_says_how_jobs_ended_with_their_last_loss():
         ends = screen.split("How jobs ended")[1]
         assert "step 109" in ends
         assert "5.046 · after 2 h 01 min" in ends
+
+
+@pytest.mark.parametrize(
+    ("known", "most", "shown"), [(0, 300, 15), (77, 300, 120), (300, 300, 300), (900, 600, 600)]
+)
+def test_a_chart_of_what_is_recorded_is_as_short_as_that_allows(known, most, shown) -> None:
+    assert recorded_seconds(known, most) == shown
 
 
 # ── the fleet ──

@@ -16,6 +16,7 @@ from ...store.view import LOCAL
 from ...text import styled
 from ...text.styled import Line
 from ...text.width import cells as text_cells
+from ..charts.recorded import recorded_seconds
 from ..overview.panel_rows import WIDE
 from ..shell.session import Session
 from ..widgets.pane import WAITING, Pane, set_title
@@ -37,8 +38,8 @@ MORE_CELLS = "  (+1)"
 """What follows the worst in the row of a host with which more is wrong."""
 CHART_SECONDS = 4.0
 """The least time between two drawings of the selected host's charts."""
-WINDOWS = (60.0, 120.0, 300.0, 600.0)
-"""The seconds that these charts show, the first that has all that is recorded."""
+MOST_SECONDS = 600.0
+"""These charts show what is recorded, up to this time."""
 LEAST_DEVICE_ROWS = 4
 """The least rows of the table of devices: its frame, a heading and one device."""
 AROUND_ROWS = 3
@@ -331,12 +332,14 @@ class FleetPane(Pane):
 
     def _window(self, host: HostView) -> float:
         """Return the time of the charts: what is recorded of a host, as far as it can be read."""
+        from ..overview.charts import WINDOW_SECONDS
+
         now = host.sampled_seconds or 0.0
         entity = host.devices[0].id if host.devices else host.id
         column = "utilization_percent" if host.devices else "cpu_percent"
-        past = self.session.history(entity, column, WINDOWS[-1])
+        past = self.session.history(entity, column, MOST_SECONDS)
         known = now - past.seconds[0] if past.seconds else 0.0
-        return next((one for one in WINDOWS if known <= one), WINDOWS[-1])
+        return max(WINDOW_SECONDS, recorded_seconds(known, MOST_SECONDS))
 
     def _draw_charts(self) -> None:
         """Draw them again, whose size is another."""

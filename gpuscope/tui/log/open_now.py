@@ -1,4 +1,4 @@
-"""What holds now, beside the readings below the log: open findings, and how jobs ended."""
+"""What else holds now, beside the event that was chosen: open findings, and how jobs ended."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def open_lines(
     cases: Sequence[Case], ends: Sequence[LogEntry], host: HostView, glyphs: Glyphs, cells: int,
     rows: int,
 ) -> list[Line]:  # fmt: skip
-    """Return the findings that hold, the worst first, and below them the ends of jobs."""
-    out: list[Line] = [[("Open findings", "title")]]
+    """Return these findings if they hold, the worst first, and below them the ends of jobs."""
+    out: list[Line] = []
     groups = group_cases([case for case in cases if not case.past and not case.dead])
     for group in groups:
         finding = group.first.finding
@@ -29,11 +29,12 @@ def open_lines(
         many = f"{1 + len(group.others)}× " if group.others else ""
         since = ("   " + duration_of_case(group.first, host), "muted")
         out += styled.hang([sign], [(many + finding.title, "text"), since], cells)
-    if not groups:
-        out.append([(f"{glyphs.ok} ", "ok"), ("none", "muted")])
-    out += [[], [("How jobs ended, the newest first", "title")]]
+    if out:
+        out = [[("Other open findings", "title")], *out, []]
+    out.append([("How jobs ended, the newest first", "title")])
     if not ends:
-        return [*out, [("no job has ended since gpuscope started", "muted")]][:rows]
+        since = "in this recording so far" if host.badge else "since gpuscope started"
+        return [*out, [(f"no job has ended {since}", "muted")]][:rows]
     left = max(rows - len(out), 1)
     named = [replace(one, text=f"{one.who}: {one.text}") for one in ends]
     return [*out, *event_lines(named, glyphs, left, cells, host.wall_seconds)][:rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from textual.app import ComposeResult
-from textual.containers import Container, Horizontal, Vertical
+from textual.containers import Container, Vertical
 
 from ...store.view import HostView
 from ...text import styled
@@ -13,7 +13,7 @@ from ...text.clock import clock_text
 from ...text.styled import Line
 from ...text.units import window_text
 from ..background.log_entry import GROUPS, HIDDEN, LogEntry
-from ..charts.axes import fitted_seconds
+from ..charts.recorded import recorded_seconds
 from ..charts.trends import Trends
 from ..shared.event_rows import ALL, DATED, chosen, columns, counts, day, of_notices, row
 from ..shell.clock_at import clock_at
@@ -26,7 +26,7 @@ from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .activity import activity, rows_of
 from .details import Around, beside_lines, details, what_comes_here
-from .subject import device_of, job_of
+from .subject import device_of, findings_on, job_of
 
 NOTHING = {
     "findings": "the doctor has found nothing so far",
@@ -43,19 +43,23 @@ WIDE = 160
 HIGH = 36
 """From this height on, the events over time are shown as well."""
 ROOMY, FEW = 50, 12
-"""Rows from which on so few events leave room for the event below them and for readings."""
+"""Rows from which on so few events leave room for readings below them."""
 FRAMED_ROWS = 20
 """With fewer rows than this, panels have no frames."""
-TREND_ROWS, TREND_SECONDS = 8, 300.0
-"""The least rows of the readings below the event, and the time that they show at most."""
+TREND_SECONDS = 300.0
+"""The time that the readings below the list show at most."""
 AROUND_ROWS = 4
 """The rows that the status line, the tabs, the groups and the footer take."""
 LAYOUT_SECONDS = 0.05
 """How long to wait for a layout before the place of the event is asked for again."""
+COMPARE_SECONDS = 5.0
+"""How often the readings after an event are compared anew with those before it."""
 EVENT_ROWS, EVENT_SHARE, EVENT_MOST = 6, 0.36, 0.6
 """Of the event where it stands below the list: the fewest rows, their share, and the most."""
 FRAME_ROWS, HEADED_ROWS, LIST_ROWS = 2, 3, 5
 """The rows of a frame, of a frame with a heading, and the least rows of the list."""
+LEFT_SHARE = 0.6
+"""Of a wide terminal, for the list; the style sheet below says the same."""
 
 
 class LogPane(Pane):
@@ -72,13 +76,10 @@ class LogPane(Pane):
     LogPane #log-left { height: 1fr; }
     LogPane #events { height: 1fr; }
     LogPane.wide #log-body { layout: horizontal; }
-    LogPane.wide #log-left { width: 2fr; }
-    LogPane.wide #log-lower { width: 1fr; height: 1fr; }
+    LogPane.wide #log-left { width: 3fr; }
+    LogPane.wide #log-lower { width: 2fr; height: 1fr; }
     LogPane #log-lower { height: 1fr; }
-    LogPane #event, LogPane #event-beside { width: 1fr; height: 1fr; }
-    LogPane #log-now { height: 12; }
-    LogPane #log-trends { width: 11fr; height: 1fr; }
-    LogPane #log-open { width: 9fr; height: 1fr; }
+    LogPane #event, LogPane #event-beside, LogPane #log-trends { height: 1fr; }
     """
 
     def __init__(self, session: Session, **kwargs: str) -> None:
@@ -90,17 +91,16 @@ class LogPane(Pane):
         self._event = Lines(id="event", classes="panel")
         self._beside = Lines(id="event-beside", classes="panel")
         self._trends = Trends(id="log-trends", classes="panel")
-        self._open = Lines(id="log-open", classes="panel")
-        self._now = Horizontal(self._trends, self._open, id="log-now")
         self._activity = Lines(id="activity", classes="panel")
         self._terminal = (120, 40)
         self._text_rows = 0
-        """The lines of the longest event, or of the text next to it, that was shown so far."""
+        """The lines of the longest event that was shown so far, where another panel follows it."""
         self._group = ALL
         self._counts: dict[str, int] = {}
         self._entries: dict[str, LogEntry] = {}
         self._seen: object = None
         self._waits = False
+        self._compared_at = 0
         self._until: float | None = None
         """The last moment that is shown while the user looks at the past."""
 
@@ -109,17 +109,16 @@ class LogPane(Pane):
         self._event.border_title = "Event"
         self._activity.border_title = "Events over time"
         self._beside.border_title = "The Doctor now, and what else happened"
-        self._open.border_title = "Now"
-        self._beside.display = self._now.display = False
+        self._beside.display = self._trends.display = False
         yield self._groups
         with Container(id="log-body"):
             with Vertical(id="log-left"):
                 yield self._table
                 yield self._activity
-            with Horizontal(id="log-lower") as self._lower:
+                yield self._trends
+            with Vertical(id="log-lower") as self._lower:
                 yield self._event
                 yield self._beside
-            yield self._now
 
     def fit_to(self, width: int, height: int) -> None:
         if self._terminal != (width, height):
@@ -128,33 +127,32 @@ class LogPane(Pane):
         self._show_chosen()
 
     def _share_out(self) -> None:
-        """Give the list its rows first, then the event below it what its text needs.
+        """Give the list its rows first, and what explains the chosen event the right of it.
 
-        The readings below them have the rest.
+        A few events leave rows for readings below them. On a terminal that is not wide the event
+        stands below the list.
         """
         width, height = self._terminal
         found = list(self._entries.values())
-        self._activity.display = height >= HIGH and len(found) > 1
-        few = height >= ROOMY and len(found) <= FEW
+        wide, high = width >= WIDE, height >= HIGH
+        self._activity.display = high and len(found) > 1
         below = rows_of(found) + FRAME_ROWS if self._activity.display else 0
         self._activity.styles.height = max(below, 1)
-        beside = width >= WIDE and not few
-        self.set_class(beside, "wide")
-        # a few events on a large terminal leave room for what surrounds the chosen one
-        surrounded = width >= WIDE and few and bool(found)
-        if surrounded and not self._now.display and self.session.host is not None:
+        self.set_class(wide, "wide")
+        trends = wide and height >= ROOMY and len(found) <= FEW
+        if trends and not self._trends.display and self.session.host is not None:
             self.call_after_refresh(self.show_charts, self.session.host)
-        self._beside.display = self._now.display = surrounded
-        if beside:
-            self._lower.styles.height = "1fr"
-            return
+        self._trends.display = trends
+        self._table.styles.height = max(LIST_ROWS, len(found)) + HEADED_ROWS if trends else "1fr"
+        self._beside.display = wide and high and bool(found)
         room = height - AROUND_ROWS
-        spare = room - below - max(LIST_ROWS, len(found)) - HEADED_ROWS
-        if self._now.display:
-            rows = max(EVENT_ROWS, min(self._text_rows + FRAME_ROWS, spare - TREND_ROWS))
-            self._lower.styles.height = rows
-            self._now.styles.height = spare - rows
+        if wide:
+            self._lower.styles.height = "1fr"
+            rows = max(EVENT_ROWS, min(self._text_rows + FRAME_ROWS, int(EVENT_MOST * room)))
+            self._event.styles.height = rows if self._beside.display else "1fr"
             return
+        self._event.styles.height = "1fr"
+        spare = room - below - max(LIST_ROWS, len(found)) - HEADED_ROWS
         rows = max(EVENT_ROWS, int(EVENT_SHARE * room), min(spare, int(EVENT_MOST * room)))
         self._lower.styles.height = rows if height >= FRAMED_ROWS else 2
 
@@ -178,7 +176,11 @@ class LogPane(Pane):
             self.app.size.width,
             self._table.tokens.key,
         )
+        moment = int((host.wall_seconds or 0.0) / COMPARE_SECONDS) if host is not None else 0
         if key == self._seen:
+            if moment != self._compared_at and self._beside.display:
+                self._compared_at = moment
+                self._show_chosen()  # more is known of the time after the event
             return
         self._seen = key
         everything = [*journal.entries.values(), *of_notices(notices), *happened.output]
@@ -261,7 +263,7 @@ class LogPane(Pane):
         """Show the event under the cursor in full, and mark it among the events over time."""
         self._waits = False
         cells, height = self._event.content_size
-        late = self._beside.display and cells > self._terminal[0] // 2
+        late = self.has_class("wide") and cells > self._terminal[0] * LEFT_SHARE
         if not cells or late:  # it was not laid out yet, or not since it stands beside another
             self._try_again()
             return
@@ -273,26 +275,64 @@ class LogPane(Pane):
         host, glyphs = self.session.host, self._event.tokens.glyphs
         same = self.session.happened.on(host).like(entry)
         around = Around(host, self.session.doctor.cases, same)
-        apart = self._beside.display
-        if not apart:
-            self._event.show(details(entry, around, glyphs, cells, height, True))
+        if not self._beside.display:
+            lines = details(entry, around, glyphs, cells, height, True)
+            self._event.show(lines)
             return
         most = self._terminal[1]
         lines = details(entry, around, glyphs, cells, most, False)
-        cells = max(self._beside.content_size[0], 30)
-        other = beside_lines(entry, around, glyphs, cells, most)
-        longest = max(len(lines), len(other), self._text_rows)
-        if longest > self._text_rows:
-            self._text_rows = longest
+        if compared := self._compared(entry, cells):
+            lines += [[], *compared]
+        if len(lines) > self._text_rows:
+            self._text_rows = len(lines)
             self._share_out()
         self._event.show(lines)
-        self._beside.show(other)
+        self._beside.show(self._others(entry, around, cells))
+
+    def _compared(self, entry: LogEntry, cells: int) -> list[Line]:
+        """Return the readings of what an event is about, before it and after it."""
+        from .before_after import before_after_lines
+
+        host = self.session.host
+        if host is None:
+            return []
+        job, device = job_of(entry, host), device_of(entry, host)
+        trainers = list(job.trainers) if job is not None else []
+        devices = [device] if device is not None else devices_of(host, trainers)
+        if not trainers and not devices:
+            return []
+        history = self.session.history
+        return before_after_lines(host, entry.wall_seconds, trainers, devices, history, cells)
+
+    def _others(self, entry: LogEntry, around: Around, cells: int) -> list[Line]:
+        """Return what the doctor finds now, what else happened, and how jobs ended."""
+        from .open_now import open_lines
+
+        host, glyphs = self.session.host, self._beside.tokens.glyphs
+        rows = max(self._terminal[1], 1)
+        out = beside_lines(entry, around, glyphs, cells, rows)
+        if host is None:
+            return out
+        own, told = findings_on(entry, device_of(entry, host), around.cases)
+        alike = own.finding.pitfall if own is not None else None  # the list folds them, too
+        listed = tuple(one.text for one in around.same)
+        others = [
+            case
+            for case in around.cases
+            if case not in told
+            and case.finding.pitfall != alike
+            and not any(text.startswith(case.finding.title) for text in listed)
+        ]
+        jobs, until = self.session.happened.on(host).of_group("jobs"), self._until
+        ends = [one for one in jobs if one.serial.endswith("/end")]
+        if until is not None:
+            ends = [one for one in ends if one.wall_seconds <= until + 0.5]
+        return [*out, [], *open_lines(others, ends, host, glyphs, cells, rows)]
 
     def show_charts(self, host: HostView) -> None:
         """Draw the readings of the job of the chosen event, or of all trainings of the host."""
-        if not self._now.display:
+        if not self._trends.display:
             return
-        self._show_open(host)
         from ..shared.host_trends import host_trends
 
         entry = self._entries.get(self._table.cursor_key or "")
@@ -305,22 +345,10 @@ class LogPane(Pane):
         trends = host_trends(self.session, host, device, own or living, TREND_SECONDS, rows)
         known = [one.history.seconds[0] for one in trends if one.history.seconds]
         now = host.sampled_seconds or 0.0
-        window = fitted_seconds(now - min(known, default=now), TREND_SECONDS)
+        window = recorded_seconds(now - min(known, default=now), TREND_SECONDS)
         whose = job.title if own and job is not None else "The host"
         set_title(self._trends, f"{whose} over {window_text(window)}")
         self._trends.show(trends, window, host.sampled_seconds, clock_at(self.session, host))
-
-    def _show_open(self, host: HostView) -> None:
-        """Show the findings that hold and the ends of jobs until the moment that is shown."""
-        from .open_now import open_lines
-
-        jobs, until = self.session.happened.on(host).of_group("jobs"), self._until
-        ends = [one for one in jobs if one.serial.endswith("/end")]
-        if until is not None:
-            ends = [one for one in ends if one.wall_seconds <= until + 0.5]
-        cells, rows = self._open.size
-        glyphs, cases = self._open.tokens.glyphs, self.session.doctor.cases
-        self._open.show(open_lines(cases, ends, host, glyphs, max(cells, 30), max(rows, 4)))
 
     def _show_activity(self, chosen: LogEntry | None) -> None:
         """Show how many of the events in the list there were of each kind over time."""
