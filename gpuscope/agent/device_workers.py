@@ -55,7 +55,6 @@ class DeviceWorker(Worker):
         ] = None
         self.load: Optional[Tuple[float, Union[Dict[int, float], Unknown]]] = None
         """SM percent by pid, of processes that ran kernels recently."""
-        self.failure: Optional[Unknown] = None
         self.inventory: Optional[Dict[str, Reading]] = None
         """The fields of GpuDef that are read later; None before they were read."""
         self.paths: Dict[str, Reading] = {}
@@ -176,7 +175,7 @@ class DeviceWorker(Worker):
             self.idle_since = round(now, 1)
 
     def failed(self, reason: Unknown) -> None:
-        self.failure = reason
+        super().failed(reason)
         self.stop()
 
     def late(self, now: float) -> Optional[Unknown]:

@@ -25,7 +25,6 @@ class HostWorker(Worker):
         self.interval = 1.0 / hz
         self.definition: Optional[Tuple[HostDef, Dict[str, Unknown]]] = None
         self.latest: Optional[Tuple[float, Dict[str, Reading]]] = None
-        self.failure: Optional[Unknown] = None
         self._since: Optional[float] = None
 
     @property
@@ -51,9 +50,6 @@ class HostWorker(Worker):
                 if first:
                     self.on_answer()
             self.bell.wait(beat.next - time.monotonic())
-
-    def failed(self, reason: Unknown) -> None:
-        self.failure = reason
 
     def late(self, now: float) -> Optional[Unknown]:
         """Return why the host's readings are too old, or None while new ones come."""
@@ -109,7 +105,6 @@ class ProcessWorker(Worker):
         """In a pid namespace of our own: a pid that the driver lists is a process here that uses a
         GPU, which shows that the driver translates pids.
         """
-        self.failure: Optional[Unknown] = None
         self._redact = redact
         self.ready = False
         """Whether :meth:`hidden` can tell."""
@@ -218,9 +213,6 @@ class ProcessWorker(Worker):
         if self._outside is not None:
             readings.update(self._outside.sample(old.definition, readings.get("cpu_percent"), now))
         return Described(old.definition, old.reasons, readings, now)
-
-    def failed(self, reason: Unknown) -> None:
-        self.failure = reason
 
 
 def _ending(definition: ProcDef, used_gpu: bool) -> str:

@@ -31,7 +31,6 @@ class PathsWorker(Worker):
         self._devices = devices
         self.settled = False
         """Whether every device was asked."""
-        self.failure: Optional[Unknown] = None
 
     def run(self) -> None:
         retry = Backoff(time.monotonic())
@@ -50,7 +49,8 @@ class PathsWorker(Worker):
                 self.bell.wait(1.0)
 
     def failed(self, reason: Unknown) -> None:
-        self.failure, self.settled = reason, True
+        super().failed(reason)
+        self.settled = True
 
 
 class XidWorker(Worker):
@@ -66,7 +66,6 @@ class XidWorker(Worker):
         self._last: Dict[int, int] = dict(before._last) if before is not None else {}
         self.events: List[Tuple[int, int]] = []
         """Device index and XID of errors that have not been fetched yet."""
-        self.failure: Optional[Unknown] = None
 
     @property
     def doing(self) -> Doing:
@@ -111,9 +110,6 @@ class XidWorker(Worker):
         self.stop()
         self._thread.join(seconds)
         return not self.alive
-
-    def failed(self, reason: Unknown) -> None:
-        self.failure = reason
 
 
 class NvmlWorker(Worker):

@@ -33,6 +33,8 @@ class Worker:
         self.on_answer = on_answer
         self.stopping = False
         self.started = time.monotonic()
+        self.failure: Optional[Unknown] = None
+        """Why the thread ended by an error of ours; None as long as it has not."""
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
 
     @property
@@ -84,7 +86,7 @@ class Worker:
 
     def failed(self, reason: Unknown) -> None:
         """Publish that an error of ours ended the thread, so that it is not taken for a hang."""
-        raise NotImplementedError
+        self.failure = reason
 
 
 def hung(doing: Doing, since: float, now: float) -> Unknown:
