@@ -20,7 +20,6 @@ import pytest
 
 from gpuscope.snapshot import limits
 from gpuscope.snapshot.reader import CHILD, SnapshotError, open_snapshot
-from gpuscope.text.units import parse_size
 from tests.fakes.waiting import alive
 from tests.snapshot import synthetic
 
@@ -418,17 +417,3 @@ def test_the_cap_is_half_of_what_is_free_at_most():
         limits.default_seconds(0, False),
     )
     assert limits.default_seconds(1000, False) < limits.default_seconds(1 << 33, False) <= 1800
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("1", 1), ("2GiB", 2 << 30), ("1.5g", 3 << 29), ("512m", 512 * MIB), ("3 kB", 3072)],
-)
-def test_sizes_in_words(text, size):
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "x", "-1", "1e9", "nan", "1 0"])
-def test_sizes_that_are_none(text):
-    with pytest.raises(ValueError):
-        parse_size(text)

@@ -157,22 +157,6 @@ def test_notes_stand_in_the_header():
     assert "! it ends early" in flat(report.summary_lines(summary, 80))
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0 B"),
-        (512, "512 B"),
-        (1536, "1.50 KiB"),
-        (20 * MIB, "20.0 MiB"),
-        (-3 << 30, "-3.00 GiB"),
-        (None, "–"),
-        (1 << 60, "1024 PiB"),
-    ],
-)
-def test_sizes(value, text):
-    assert size(value) == text
-
-
 def test_glyphs_follow_the_encoding():
     assert glyphs_for("utf-8") is BLOCKS
     assert glyphs_for("ascii") is glyphs_for(None) is glyphs_for("no such") is ASCII

@@ -73,21 +73,13 @@ def as_content(content: bytes) -> Callable[[Path], object]:
 
 
 NO_RECORDINGS = {
-    "empty": (as_content(b""), "is not a gpuscope recording"),
     "text": (as_content(b"step 1 loss 2.0\n"), "`gpuscope record FILE` makes one"),
-    "a gzip of something else": (
-        as_content(gzip.compress(b"hello\n")),
-        "is not a gpuscope recording",
-    ),
-    "a bomb": (as_content(gzip.compress(b"\0" * 30_000_000)), "is not a gpuscope recording"),
     "a bomb behind the header": (as_content(gzip.compress(header() + b"\n" * 30_000_000)), "empty"),
     "of the future": (
         as_content(gzip.compress(header(v=9, version="7.0"))),
         "newer gpuscope (7.0): update gpuscope",
     ),
-    "only a header": (as_content(gzip.compress(header())), "empty"),
     "cut in the header": (as_content(gzip.compress(header())[:30]), "its start is missing"),
-    "a directory": (Path.mkdir, "it is a directory, not a file"),
     "a FIFO": (as_fifo, "it is a named pipe, not a file"),
     "missing": (lambda path: None, "No such file"),
 }
@@ -161,23 +153,6 @@ def test_a_real_recording_cut_anywhere_plays_up_to_the_cut(tmp_path, real):
         before = len(got)
         ReplaySource(path)
     assert before > len(everything) * 0.9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("real", REAL, ids=lambda path: path.stem)
-def test_a_real_recording_with_flipped_bits_shows_nothing_false(tmp_path, real):
-    content, path, dice = real.read_bytes(), tmp_path / "a.gsr", random.Random(7)
-    everything = list(RecordingReader(real))
-    for _ in range(80):
-        damaged = bytearray(content)
-        for _ in range(dice.choice([1, 1, 3, 50])):
-            damaged[dice.randrange(len(damaged))] ^= 1 << dice.randrange(8)
-        path.write_bytes(damaged)
-        reader = RecordingReader(path)
-        got = list(reader)
-        assert got == everything[: len(got)]
-        assert reader.problem is not None or got == everything
-        ReplaySource(path)
 
 
 def members_of(path: Path) -> list[bytes]:

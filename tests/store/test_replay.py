@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -23,7 +21,6 @@ from gpuscope.store.view import HostView, Link
 from gpuscope.wire.codec import encode
 from gpuscope.wire.frames import Event, Frame, Key
 from gpuscope.wire.recording import RecordingError, RecordingReader, RecordingWriter
-from tests.fakes.waiting import until
 from tests.fakes.wire import SECOND, definitions, hello, sample
 
 ROOT = Path(__file__).parent.parent.parent
@@ -260,32 +257,6 @@ def test_record_without_a_screen(tmp_path):
     )
     with pytest.raises(RecordingError, match="exists already"):
         asyncio.run(record(source, path, seconds=1))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_recording_that_is_whole(tmp_path, number):
-    path = tmp_path / "a.gsr"
-    code = (
-        "import asyncio, sys\n"
-        "from gpuscope.store.recorder import record\n"
-        "from gpuscope.store.source import AgentSource\n"
-        f"source = AgentSource([sys.executable, '-c', {AGENT!r}], 'k', 'l')\n"
-        f"print(asyncio.run(record(source, {str(path)!r})).lines)\n"
-    )
-    child = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        until(lambda: path.exists() and len(list(RecordingReader(path))) > 10, PATIENCE)
-        child.send_signal(number)
-        out, _ = child.communicate(timeout=PATIENCE)
-    finally:
-        child.kill()
-        child.communicate()
-    assert child.returncode == 0
-    assert int(out) > 10
-    assert read(path).devices[0].number("used_bytes") > 5
 
 
 def test_a_recorder_that_comes_late_begins_with_all_definitions(tmp_path):

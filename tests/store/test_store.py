@@ -331,23 +331,6 @@ def test_after_a_restart_of_the_agent_the_history_goes_on():
     assert watched.store.wire_id("k", 3) is None
 
 
-def test_a_stepped_wall_clock_bends_nothing():
-    watched = scene(sample(2))
-    # NTP moved the wall clock by an hour: the next key frame tells it.
-    watched.say(Key(3, 101 * SECOND, 1_003_601.0, len(definitions())), *definitions(), sample(3))
-    assert [s for s, _ in watched.history(1, "used_bytes")] == [100.5, 101.0, 101.5]
-    assert watched.host.wall_seconds == 1_003_601.5
-
-
-def test_a_reboot_shifts_the_axis_by_the_time_that_passed():
-    watched = scene(sample(2))
-    watched.say(hello(boot="boot-2", m=5 * SECOND, t=1_000_061.0), *definitions())
-    second = frames.Sample(1, 6 * SECOND, g=[row(1, "g", used_bytes=7)])
-    host = watched.say(second)
-    assert watched.history(1, "used_bytes")[-1] == (162.0, 7.0)
-    assert host.wall_seconds == 1_000_062.0
-
-
 def test_going_back_in_time_starts_over():
     watched = scene(*(sample(q) for q in range(2, 20)))
     watched.say(hello(m=102 * SECOND, t=1_000_002.0), key(4, 11), *definitions(), sample(5))
@@ -361,12 +344,6 @@ def test_the_hello_of_a_key_frame_changes_nothing():
     watched.say(hello(m=102 * SECOND, t=1_000_002.0), key(4, 11), *definitions())
     assert watched.history(1, "used_bytes") == before
     assert all(p.gone is None for p in watched.host.processes)
-
-
-def test_a_late_sample_is_ignored():
-    watched = scene(sample(5), sample(3))
-    assert watched.host.devices[0].number("used_bytes") == 105
-    assert len(watched.history(1, "used_bytes")) == 2
 
 
 def test_the_rate_is_measured():

@@ -9,8 +9,6 @@ import contextlib
 import fcntl
 import os
 import select
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,9 +18,8 @@ import pytest
 
 from gpuscope.agent.outbox import MAX_WAITING_BYTES, Outbox
 from gpuscope.store.decode import decode
-from gpuscope.wire.blobs import BlobReceiver
 from gpuscope.wire.codec import encode
-from gpuscope.wire.frames import Ack, Blob, Bye, Credit, Frame, Pong, Result, Sample
+from gpuscope.wire.frames import Ack, Blob, Bye, Frame, Pong, Result, Sample
 from tests.fakes.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -154,84 +151,3 @@ def test_a_reader_that_is_gone_is_an_os_error():
     with pytest.raises(OSError):
         outbox.run()
     os.close(write_fd)
-
-
-AGENT = """
-import os, sys, threading, time
-from gpuscope.agent.outbox import Outbox
-from gpuscope.wire.blobs import BlobSender
-from gpuscope.wire.codec import decode, encode
-from gpuscope.wire.frames import Result, Sample
-
-outbox = Outbox(1)
-threading.Thread(target=outbox.run, daemon=True).start()
-sender = BlobSender(1, os.urandom(20_000_000))
-put = 0
-
-def relay():
-    global put
-    while sender.wants_turn:
-        line = sender.next_line()
-        if line is not None:
-            with outbox._changed:
-                outbox.put(line)
-                put += 1
-            if sender.done:
-                outbox.put(encode(Result(1)))
-
-def listen():
-    relay()
-    for line in sys.stdin.buffer:
-        sender.allow(decode(line).n)
-        relay()
-    os._exit(0)
-
-threading.Thread(target=listen, daemon=True).start()
-began = time.monotonic()
-for q in range(10_000):
-    time.sleep(max(began + q * 0.5 - time.monotonic(), 0))
-    with outbox._changed:  # the writer takes nothing between the two
-        line = encode(Sample(q, 0, g=[[i] + [0.5] * 20 for i in range(64)], ago=[[0, put - len(outbox._bulk)]]))
-        outbox.put_sample(line)
-"""  # noqa: E501
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "bytes_per_second", [None, 10_000_000], ids=["fast reader", "10 MB/s reader"]
-)
-def test_a_20_mb_blob_leaves_2_hz_samples_on_time(tmp_path, bytes_per_second):
-    """A sample waits for one chunk at most: that which was being made or written when it came."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", AGENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
-    )
-    assert child.stdin is not None
-    assert child.stdout is not None
-    receiver = BlobReceiver(1, str(tmp_path / "blob"))
-    waited_for: list[int] = []  # chunks, by each sample
-    chunks, finished = 0, False
-    try:
-        for line in child.stdout:
-            frame = decode(line)
-            if isinstance(frame, Sample):
-                waited_for.append(chunks - frame.ago[0][1])
-                if finished:
-                    break
-            elif isinstance(frame, Blob):
-                chunks += 1
-                if not receiver.feed(frame):
-                    child.stdin.write(encode(Credit(1, 1)))
-                    child.stdin.flush()
-                if bytes_per_second:
-                    time.sleep(len(line) / bytes_per_second)
-            elif isinstance(frame, Result):
-                finished = True
-    finally:
-        child.kill()
-        child.wait()
-        child.stdin.close()
-        child.stdout.close()
-    assert receiver.complete
-    assert (tmp_path / "blob").stat().st_size == 20_000_000
-    assert len(waited_for) >= 2
-    assert max(waited_for) <= 1, waited_for

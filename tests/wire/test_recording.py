@@ -233,11 +233,6 @@ def test_what_is_no_recording_is_said(tmp_path, content, code):
     assert "\x1b" not in reader.problem.text
 
 
-def test_a_newer_version_says_update(tmp_path):
-    _, reader = read(tmp_path / "a.gsr", packed(b'{"k":"recording","v":2,"version":"9.0"}'))
-    assert "newer gpuscope (9.0): update gpuscope" in reader.problem.text
-
-
 def test_a_missing_file_is_a_problem_not_an_exception(tmp_path):
     reader = RecordingReader(tmp_path / "none.gsr")
     assert list(reader) == []
