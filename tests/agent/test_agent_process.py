@@ -143,11 +143,8 @@ def test_a_viewer_that_has_left_is_not_heard_though_a_line_of_it_waits(late):
 
 
 def test_a_line_that_nobody_has_read_yet_has_been_heard(late):
-    """A line that nobody has read yet has been heard.
-
-    All of the agent was stopped for a while, and goes on: what the viewer wrote meanwhile is there,
-    and the thread that reads it comes late.
-    """
+    # All of the agent was stopped for a while, and goes on: what the viewer wrote meanwhile is
+    # there, and the thread that reads it comes late.
     with agents.inside("--hz", "10", *QUIET) as viewer:
         viewer.send(frames.Ping(t=1.5))
         begin = viewer.wait_for(frames.Sample).m

@@ -226,10 +226,7 @@ def test_a_socket_that_somebody_else_serves_is_left_alone(sockets):
 
 @pytest.mark.slow
 def test_a_trainer_that_takes_its_time_to_end_is_reported_as_ended():
-    """A trainer that takes its time to end is reported as ended.
-
-    The probe says good-bye first, the process is gone later: a CUDA context takes seconds to go.
-    """
+    # The probe says good-bye first, the process is gone later: a CUDA context takes seconds to go.
     code = PLACE_APART + "import atexit, time; atexit.register(time.sleep, 1.5)\n"
     code += "import gpuscope, sys; gpuscope.watch(); print('on', flush=True); input()"
     place = os.path.join(APART, os.path.basename(rendezvous.directory()))

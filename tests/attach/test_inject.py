@@ -293,10 +293,7 @@ def let_go(running: subprocess.Popen[str]) -> None:
 
 
 def test_a_call_that_waits_for_a_lock_is_rolled_back():
-    """A call that waits for a lock is rolled back.
-
-    It is led to a semaphore that nobody posts: what a held lock of the pending calls looks like.
-    """
+    # It is led to a semaphore that nobody posts: what a held lock of the pending calls looks like.
     code = """
 import ctypes, time
 libc = ctypes.CDLL(None)
@@ -409,11 +406,8 @@ def blocked_signals(pid: int) -> str:
 
 
 def test_a_probe_that_is_just_being_loaded_is_waited_for():
-    """A probe that is just being loaded is waited for.
-
-    The patience is shorter than the load takes: what had begun is not called off, and not reported
-    as busy.
-    """
+    # The patience is shorter than the load takes: what had begun is not called off, and not
+    # reported as busy.
     with victim(TIGHT) as running:
         code = code_of(running.pid, 0.3)
         if code:  # not even begun, on a machine that is busy
@@ -431,11 +425,8 @@ def test_a_victim_that_exits_meanwhile_is_reported_gone():
 
 
 def test_a_victim_whose_memory_is_being_taken_is_gone(monkeypatch):
-    """A victim whose memory is being taken is gone.
-
-    It is killed between two looks at it: its state says that it runs, and nothing of it can be read
-    any more.
-    """
+    # It is killed between two looks at it: its state says that it runs, and nothing of it can be
+    # read any more.
     code = "much = b'x' * (1 << 30)\nprint('ready', flush=True)\nwhile True: pass\n"
     prepare = inject_ptrace.job
     with victim(code) as running:
@@ -637,11 +628,8 @@ def readable_python() -> str:
 
 
 def test_a_hostile_place_is_refused(tmp_path):
-    """A hostile place is refused.
-
-    There is a symlink, an open directory, or somebody else's, where the trainer's private directory
-    should be.
-    """
+    # There is a symlink, an open directory, or somebody else's, where the trainer's private
+    # directory should be.
     with victim(CALM) as running:
         found = process(running.pid)
         place = InjectionDirectory(found)

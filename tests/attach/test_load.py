@@ -85,12 +85,9 @@ print(json.dumps([before, after - before]))
 
 @pytest.mark.slow
 def test_a_trainer_keeps_most_of_the_interpreter_while_the_probe_is_loaded():
-    """A trainer keeps most of the interpreter while the probe is loaded.
-
-    That is most of the steps that it usually makes in that time; loaded without pauses it is left
-    with a twentieth. Nor does the load set off a collection of all its objects, which takes a
-    quarter of a second in a large process.
-    """
+    # That is most of the steps that it usually makes in that time; loaded without pauses it is left
+    # with a twentieth. Nor does the load set off a collection of all its objects, which takes a
+    # quarter of a second in a large process.
     done = subprocess.run(
         [sys.executable, "-c", STEPS],
         capture_output=True,
@@ -107,11 +104,8 @@ def test_a_trainer_keeps_most_of_the_interpreter_while_the_probe_is_loaded():
 
 @pytest.mark.slow
 def test_what_a_load_leaves_is_little_beside_what_torch_has():
-    """What a load leaves is little beside what torch has.
-
-    CPython looks through all objects once those that are new and stay are a quarter of the old
-    ones: a load of 1.3 % brings that forward once in 20 loads. The ledger of time is 0.1 % of it.
-    """
+    # CPython looks through all objects once those that are new and stay are a quarter of the old
+    # ones: a load of 1.3 % brings that forward once in 20 loads. The ledger of time is 0.1 % of it.
     pytest.importorskip("torch")
     done = subprocess.run(
         [sys.executable, "-c", OBJECTS],

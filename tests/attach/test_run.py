@@ -561,11 +561,8 @@ def test_an_error_in_the_users_own_sitecustomize_is_shown_as_python_shows_it(tmp
 @pytest.mark.slow
 @pytest.mark.parametrize("minor", pythons.MINORS)
 def test_the_hook_under_every_python(minor, tmp_path):
-    """The hook works under every Python.
-
-    A torch of our own making has the one registration that matters: it is seen and counted under
-    each Python.
-    """
+    # A torch of our own making has the one registration that matters: it is seen and counted under
+    # each Python.
     python = pythons.find(minor)
     if python is None:
         pytest.skip(f"no python3.{minor} on this machine")

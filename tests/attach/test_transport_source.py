@@ -199,11 +199,8 @@ class Pipe:
 
 @pytest.mark.slow
 def test_a_cut_at_every_byte_leaves_what_came_whole(monkeypatch):
-    """A cut at every byte leaves what came whole.
-
-    The state is that of the frames among hello, definitions and two samples that came whole,
-    wherever it was cut.
-    """
+    # The state is that of the frames among hello, definitions and two samples that came whole,
+    # wherever it was cut.
     frames = [hello(), *definitions(), sample(1), sample(2)]
     lines = [encode(frame) for frame in frames]
     whole = b"motd\n" + MARKER + b"".join(lines)

@@ -329,10 +329,8 @@ def test_what_contains_us(
 
 
 def test_only_a_pid_namespace_hides_owners(tmp_path: Path) -> None:
-    """Only a pid namespace hides the owners of memory.
-
-    A container may share the host's pids (docker --pid=host, Apptainer): then owners can be named.
-    """
+    # A container may share the host's pids (docker --pid=host, Apptainer): then owners can be
+    # named.
     (tmp_path / ".dockerenv").touch()
     link = tmp_path / "proc/self/ns/pid"
     link.parent.mkdir(parents=True)

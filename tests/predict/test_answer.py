@@ -92,11 +92,8 @@ def test_the_verdict_is_a_replay_against_the_limit():
 
 
 def test_giving_cache_back_counts_as_fitting():
-    """Giving cache back counts as fitting.
-
-    The peak of reserved without a limit needs not be had: 100 MiB of cache are given back for a
-    request of 150.
-    """
+    # The peak of reserved without a limit needs not be had: 100 MiB of cache are given back for a
+    # request of 150.
     write = Writer()
     for size in (100, 150):
         block = write.make(size * MIB, "temporary")
@@ -218,11 +215,8 @@ def test_search_finds_where_it_stops_fitting(limit, start):
     ],
 )
 def test_a_batch_that_fits_by_luck_is_not_the_largest(bad, found, steady):
-    """A batch that fits by luck is not the largest.
-
-    Allocators are not monotone: 40 samples may fit where 37 do not, and nobody would want to depend
-    on it.
-    """
+    # Allocators are not monotone: 40 samples may fit where 37 do not, and nobody would want to
+    # depend on it.
     assert largest.steady(lambda batch: batch not in bad, found) == steady
 
 

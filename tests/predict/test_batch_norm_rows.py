@@ -23,11 +23,8 @@ def test_blocks_of_rows_are_as_torch_launches_them():
 
 
 def test_what_they_leave_is_what_was_seen_on_a_gpu():
-    """What the blocks leave is what was seen on a GPU.
-
-    It was a graph network of 20000 nodes on an H200: 323584 bytes in each forward pass of a norm,
-    161792 in the other.
-    """
+    # It was a graph network of 20000 nodes on an H200: 323584 bytes in each forward pass of a norm,
+    # 161792 in the other.
     with Tracer() as tracer:
         traced = tracer.trace(Request("bench.predict.families_held_out:graph", batch=40), 120).trace
     names = {number: owner.operation for number, owner in enumerate(traced.owner_table)}

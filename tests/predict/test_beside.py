@@ -126,12 +126,9 @@ def test_the_labs_panel_says_how_far_the_peak_is_from_its_prediction():
 
 
 def test_what_is_measured_allows_ranges_that_hold_the_truth():
-    """What is measured allows ranges that hold the truth.
-
-    The training has 2 GiB of parameters, as many gradients, 4 GiB of state and 6 GiB of
-    activations. Its peak is at the beginning of the backward pass (no gradients yet) or at its end
-    (all of them, few activations).
-    """
+    # The training has 2 GiB of parameters, as many gradients, 4 GiB of state and 6 GiB of
+    # activations. Its peak is at the beginning of the backward pass (no gradients yet) or at its
+    # end (all of them, few activations).
     gib = 1 << 30
     for peak, activations in ((12 * gib, 6 * gib), (12 * gib, 4 * gib)):
         found = {

@@ -51,11 +51,8 @@ def test_most_scratch_memory_is_as_it_was_measured():
 
 
 def test_of_the_convolutions_that_models_have_more_is_as_it_was_measured():
-    """Of the convolutions that models have, more is as it was measured.
-
-    Bytes are weighed by how many calls took them, in trainings of models with convolutions: what
-    most calls took counts.
-    """
+    # Bytes are weighed by how many calls took them, in trainings of models with convolutions: what
+    # most calls took counts.
     right: dict[str, list[bool]] = {name: [] for name in DIRECTIONS}
     for numbers, direction, taken in rows("convolutions-of-models-h200.jsonl.gz"):
         real = int(max(taken, key=taken.get))

@@ -111,11 +111,8 @@ def segments_at_the_end(path: Path) -> list[HeldSegment]:
 
 @pytest.mark.parametrize("path", TRACES[1::3], ids=lambda path: path.stem)
 def test_a_ring_that_lost_the_beginning_still_replays_to_the_byte(path: Path) -> None:
-    """A ring that lost the beginning still replays to the byte.
-
-    The state before the first entry is found from the segments at the end and what the entries
-    undo.
-    """
+    # The state before the first entry is found from the segments at the end and what the entries
+    # undo.
     history, _ = history_of(files.read(path))
     segments, settings = segments_at_the_end(path), opened(path)[1]
     sizes: dict[int, int] = {}
@@ -145,11 +142,8 @@ def test_a_ring_that_lost_the_beginning_still_replays_to_the_byte(path: Path) ->
 def test_the_requests_of_one_run_predict_what_another_run_reserved_under_other_settings(
     name: str,
 ) -> None:
-    """The requests of one run predict what another run reserved under other settings.
-
-    The same training was run under several settings: from the trace of each, the peaks of all the
-    others are predicted.
-    """
+    # The same training was run under several settings: from the trace of each, the peaks of all the
+    # others are predicted.
     runs = [opened(DATA / "predict-traces" / f"{name}-{suffix}.xz") for suffix in SUFFIXES]
     runs += [opened(path) for path in TRACES if path.stem in (name, f"{name}-foreach")]
     assert len(runs) >= 3
@@ -161,11 +155,8 @@ def test_the_requests_of_one_run_predict_what_another_run_reserved_under_other_s
 
 
 def test_emptying_the_cache_is_told_from_running_into_the_limit() -> None:
-    """Emptying the cache is told from running into the limit.
-
-    cuDNN's benchmark empties the cache after each search: by hand, far below what is reserved later
-    or before.
-    """
+    # cuDNN's benchmark empties the cache after each search: by hand, far below what is reserved
+    # later or before.
     found, _ = opened(DATA / "predict-traces" / "unet_group-b16-off-adamw-cudnn_benchmark.xz")
     assert found.releases
     assert all(release.by_hand for release in found.releases)
@@ -215,11 +206,8 @@ def test_random_requests_under_many_settings_and_limits() -> None:
 
 
 def test_a_real_error_would_not_have_happened_with_the_settings_that_avoided_it() -> None:
-    """A real error would not have happened with the settings that avoided it.
-
-    The same requests were made on the device under three settings: one failed, two did not, and
-    reserved so much.
-    """
+    # The same requests were made on the device under three settings: one failed, two did not, and
+    # reserved so much.
     real = {"expandable_segments:True": 149_296_250_880, "max_split_size_mb:512": 149_491_286_016}
     with open_snapshot(DATA.parents[1] / "demos" / "snapshots" / "failing.pickle.gz") as reading:
         (device,) = reading.summary.devices

@@ -138,11 +138,8 @@ def split(batch: int, device: Any) -> Any:
 def test_picked_rows_cells_and_two_directions_take_what_they_took(
     tracer: Tracer, name: str
 ) -> None:
-    """Picked rows, cells and two directions take what they took.
-
-    Gradients of picked rows are sorted; a GRU's cell is one kernel; an LSTM in two directions is
-    cuDNN's.
-    """
+    # Gradients of picked rows are sorted; a GRU's cell is one kernel; an LSTM in two directions is
+    # cuDNN's.
     request, peak = MEASURED[name]
     found = simulate(tracer.trace(request, 120).trace)
     assert found.peak_allocated_bytes == pytest.approx(peak, rel=PERCENT / 100)

@@ -97,11 +97,8 @@ WIDE, ROWS = 1920, 70_000
 
 
 def test_each_request_has_the_kernels_of_its_own_architecture(tracer: Tracer) -> None:
-    """Each request has the kernels of its own architecture.
-
-    An H200 has 132 multiprocessors, an A100 108: 60 blocks of columns are fewer than half of the
-    first.
-    """
+    # An H200 has 132 multiprocessors, an A100 108: 60 blocks of columns are fewer than half of the
+    # first.
     partial = -(-ROWS // 32)
     partial = min((32 << 10) // (WIDE // 32), partial) * WIDE * 4
     for architecture, two_steps, attention in (

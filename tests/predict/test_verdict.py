@@ -70,11 +70,8 @@ def test_that_it_fits_only_without_scratch_memory_is_said(tmp_path):
 
 @pytest.mark.parametrize("refused", [0, 50, 100])
 def test_what_fits_does_so_with_scratch_memory_and_without(refused):
-    """What fits does so with scratch memory and without.
-
-    Where less scratch memory leaves other blocks behind, and a replay runs into the limit, nothing
-    is certain.
-    """
+    # Where less scratch memory leaves other blocks behind, and a replay runs into the limit,
+    # nothing is certain.
     limit, error = 1000 * MIB, 100 * MIB
 
     def fits(at: int) -> Replay:

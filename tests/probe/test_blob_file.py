@@ -90,11 +90,8 @@ def test_memory_is_asked_for_before_it_is_taken(monkeypatch):
 
 @pytest.mark.parametrize(("n", "rank"), [(20, 5), (40, 13), (100, 39)])
 def test_the_interval_of_a_median_is_the_narrowest_of_its_kind(n, rank):
-    """The interval of a median is the narrowest of its kind.
-
-    Ranks come from the binomial distribution, computed the other way round: from the middle
-    outwards.
-    """
+    # Ranks come from the binomial distribution, computed the other way round: from the middle
+    # outwards.
     confidence = math.sqrt(0.95)
 
     def holds(r):

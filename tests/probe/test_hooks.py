@@ -75,10 +75,7 @@ def test_installs_once_and_goes_without_a_trace(hooked):
 
 
 def test_a_step_that_calls_the_step_of_its_base_class_is_one(hooked):
-    """A step that calls the step of its base class is one.
-
-    torch wraps a class's step when its first instance is made, and then calls the hooks for both.
-    """
+    # torch wraps a class's step when its first instance is made, and then calls the hooks for both.
     steps, _ = hooked
 
     class Own(torch.optim.SGD):
@@ -367,11 +364,8 @@ def test_compilation_is_the_same_with_and_without(body):
 def test_removing_a_hook_while_others_are_running_does_not_raise_into_the_step(
     hooked, register, registered
 ):
-    """Removing a hook while others are running does not raise into the step.
-
-    torch iterates over the hooks: a hook removed by another thread in the middle would be its
-    RuntimeError.
-    """
+    # torch iterates over the hooks: a hook removed by another thread in the middle would be its
+    # RuntimeError.
     _, hooks = hooked
     inside = threading.Event()
 

@@ -261,11 +261,8 @@ def test_the_exit_is_not_held_up():
 
 @pytest.mark.slow
 def test_a_trainer_that_closes_all_descriptors_keeps_its_own_and_is_seen_again():
-    """A trainer that closes all descriptors keeps its own and is seen again.
-
-    The numbers of ours then belong to files of the trainer: none of them may be read, accepted
-    from, or closed.
-    """
+    # The numbers of ours then belong to files of the trainer: none of them may be read, accepted
+    # from, or closed.
     code = f"""{PLACE_APART}{TRAINING}
 import gpuscope, socket
 gpuscope.watch()

@@ -386,11 +386,8 @@ def test_a_deadline_ends_it_with_what_it_was_at(pair):
 
 
 def test_a_forked_child_has_nothing_to_do_with_it():
-    """A forked child has nothing to do with it.
-
-    It has neither descriptors nor the profiler: one that records all threads would fill the memory
-    of a worker, 1 kB an operation.
-    """
+    # It has neither descriptors nor the profiler: one that records all threads would fill the
+    # memory of a worker, 1 kB an operation.
     code = (
         WATCHED
         + """
@@ -462,10 +459,7 @@ PROFILER += "def own(**more): return profile(activities=[ProfilerActivity.CPU], 
 
 
 def test_no_profile_beside_another_profiler(reader, training):
-    """No profile is made beside another profiler.
-
-    Two at once end the process (a segmentation fault), so this is about more than good manners.
-    """
+    # Two at once end the process (a segmentation fault), so this is about more than good manners.
     tell(training[0], PROFILER + "first = own(); first.start(); torch.randn(3) + 1")
     running, _, _ = ask(reader, "profile", {"steps": 1})
     assert (running.code, "another profiler runs" in running.reason) == ("refused", True)
@@ -590,11 +584,8 @@ def test_nothing_is_acted_on_without_a_thread(monkeypatch):
 
 
 def test_an_answer_is_not_lost_where_the_probe_tidies_up_right_before_it(monkeypatch):
-    """An answer is not lost where the probe tidies up right before it.
-
-    The act's thread is done, and is about to say how it ended: just then the probe's thread looks
-    what is over.
-    """
+    # The act's thread is done, and is about to say how it ended: just then the probe's thread looks
+    # what is over.
     usual, client, go_on = long_requests.LongRequest.end, object(), threading.Event()
 
     def modules(act):

@@ -412,11 +412,8 @@ def test_an_errand_for_a_thread_that_is_just_ending_is_run_by_one_of_the_two(mad
 
 
 def test_news_that_finds_the_bell_held_by_another_thread_is_not_left_lying(made, monkeypatch):
-    """News that finds the bell held by another thread is not left lying.
-
-    One thread has woken the probe and still holds the bell when another has news: the probe has
-    been woken for the first news, has read that, and would wait for seconds with the second.
-    """
+    # One thread has woken the probe and still holds the bell when another has news: the probe has
+    # been woken for the first news, has read that, and would wait for seconds with the second.
     usual, told = made._write_wake, []
 
     def write():

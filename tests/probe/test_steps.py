@@ -30,11 +30,8 @@ def test_one_optimizer_counts_every_step_and_times_them():
 
 
 def test_waits_are_of_the_same_steps_as_durations():
-    """Waits are of the same steps as durations.
-
-    The first step has no known beginning: what was waited before it is part of no step that is
-    counted.
-    """
+    # The first step has no known beginning: what was waited before it is part of no step that is
+    # counted.
     steps, one = Steps(), Optimizer()
     for begin, seconds in ((0.0, 40.0), (50.0, 0.25), (51.0, 0.5)):
         steps.loads.append((threading.get_ident(), begin, begin + seconds))

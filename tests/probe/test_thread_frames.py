@@ -39,11 +39,8 @@ leave.set()
 
 
 def test_a_collection_that_is_due_waits_until_the_frames_are_there():
-    """A collection that is due waits until the frames are there.
-
-    Python 3.11 waited for ever for a lock of its own, in a trainer with garbage that held a
-    ``threading.local``.
-    """
+    # Python 3.11 waited for ever for a lock of its own, in a trainer with garbage that held a
+    # ``threading.local``.
     done = subprocess.run(
         [sys.executable, "-c", GARBAGE], capture_output=True, text=True, timeout=60
     )

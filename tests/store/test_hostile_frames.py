@@ -291,14 +291,11 @@ print(round(max(after[: len(after) // 2])), round(max(after)), count)
 
 @pytest.mark.slow
 def test_a_flood_of_the_worst_frames_leaves_memory_bounded():
-    """A flood of the worst frames leaves memory bounded.
-
-    These are definitions, reasons, cells and events as long and as many as a line holds, ids used
-    again, and columns shuffled.
-
-    With 200,000 frames it was 195 MiB, reached after some 15,000; without bounds 439 MiB. Its limit
-    is what it may take on a core shared by many: it needs ten seconds of one.
-    """
+    # These are definitions, reasons, cells and events as long and as many as a line holds, ids used
+    # again, and columns shuffled.
+    #
+    # With 200,000 frames it was 195 MiB, reached after some 15,000; without bounds 439 MiB. Its
+    # limit is what it may take on a core shared by many: it needs ten seconds of one.
     done = subprocess.run(
         [sys.executable, "-c", FLOOD, str(ROOT), "16000"],
         capture_output=True,

@@ -317,13 +317,10 @@ def test_a_file_that_is_removed_while_it_is_written_is_no_crash(tmp_path):
 
 @pytest.mark.slow
 def test_two_hours_of_eight_devices_are_a_small_file(tmp_path):
-    """Two hours of eight devices are a small file.
-
-    There are eight devices, ranks and allocators whose every reading moves, and 32 processes at 2
-    Hz: two minutes are measured.
-
-    Real ones move less: the committed recordings hold 45 to 80 s of one and two H200.
-    """
+    # There are eight devices, ranks and allocators whose every reading moves, and 32 processes at 2
+    # Hz: two minutes are measured.
+    #
+    # Real ones move less: the committed recordings hold 45 to 80 s of one and two H200.
     dice, path = random.Random(1), tmp_path / "a.gsr"
     gpus, procs, uses, trainers, allocs = (
         range(100 * kind, 100 * kind + n) for kind, n in enumerate((8, 32, 32, 8, 8), 1)

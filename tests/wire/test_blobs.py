@@ -194,11 +194,8 @@ def test_the_target_is_not_touched_before_the_end(tmp_path):
 
 
 def test_a_full_disk_is_said_and_nothing_stays_there(tmp_path):
-    """A full disk is said, and nothing stays there.
-
-    A limit of the file's size stands for the disk: what is still in the buffer cannot be written at
-    the end.
-    """
+    # A limit of the file's size stands for the disk: what is still in the buffer cannot be written
+    # at the end.
     code = (
         "import os, resource, sys\n"
         "from gpuscope.wire.blobs import BlobError, BlobReceiver\n"

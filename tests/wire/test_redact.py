@@ -90,11 +90,7 @@ def test_words_that_name_nobody_stay():
 
 @pytest.mark.parametrize("piece", ["a", ".", "-+", "a@", "@", "~a", "=~", "1.", "a.p"])
 def test_a_long_word_takes_its_length_and_not_the_square_of_it(piece):
-    """A long word takes its length and not the square of it.
-
-    Eight times the length is about 8 times the work where it is linear, 64 times where it is not.
-    """
-
+    # Eight times the length is about 8 times the work where it is linear, 64 times where it is not.
     def work(length: int) -> float:
         text = (piece * length)[:length]
         took = []
