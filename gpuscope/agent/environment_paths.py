@@ -49,7 +49,6 @@ def _path(pair: Pair) -> Path:
 
 
 def whole(value: Reading | None) -> int | None:
-    """Return a reading that is a whole number, or None where it is unknown."""
     return value if isinstance(value, int) else None
 
 

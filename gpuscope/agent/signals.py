@@ -40,7 +40,6 @@ class CannotSignal(UserError):
 
 
 def answer(request: frames.Request) -> Any:
-    """Return the frame that answers a request ``signal``."""
     pid, start, name = (request.args.get(key) for key in ("pid", "start", "signal"))
     began = time.time()
     try:

@@ -65,7 +65,6 @@ class Beat:
         return True
 
     def set(self, period: float, now: float, phase: float = 0.0) -> None:
-        """Change the period from now on."""
         if (period, phase) != (self.period, self.phase):
             self.period, self.phase = period, phase
             self.next = min(self.next, self._after(now))

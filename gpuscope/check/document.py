@@ -12,7 +12,6 @@ from .outcome import BaselineChange, Checked, Outcome, ScriptFinding
 
 
 def document(checked: Checked, code: int) -> dict[str, Any]:
-    """Return the document of everything that was checked."""
     return {
         "file": clean(str(checked.configuration.file)),
         "trainings": [_training(one) for one in checked.outcomes],

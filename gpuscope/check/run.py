@@ -252,7 +252,6 @@ def _causes(
 def _of_switches(
     training: CheckedTraining, was: CheckedTraining, added: int, base: _Base
 ) -> cause.CostlyLine:
-    """Return the cause if the switches in the configuration differ."""
     new, old = dict(training.switches), dict(was.switches)
     new["factory"], old["factory"] = training.model, was.model
     keys = [key for key in {**new, **old} if new.get(key) != old.get(key)]

@@ -160,7 +160,6 @@ def read(folder: Path, named: Path | None = None) -> Configuration:
 
 
 def parsed(file: Path, text: str) -> Configuration:
-    """Return the configuration that ``text``, the content of ``file``, describes."""
     try:
         whole: Any = toml.loads(text)
     except toml.TOMLDecodeError as error:

@@ -134,7 +134,6 @@ def machine_of(summary: Mapping[str, Any]) -> str:
 def verdicts(
     training: CheckedTraining, found: MeasuredRuns, known: Mapping[str, lock.Timed]
 ) -> list[BudgetVerdict]:
-    """Return the verdicts of the budgets for a step's time."""
     mean = intervals.of_mean(found.runs_seconds)
     measured_text = f"{duration_text(mean.middle)} on {found.machine}"
     rows = []

@@ -119,7 +119,6 @@ def _change(change: BaselineChange, width: int) -> list[Line]:
 
 
 def part_words(part: ModuleChange) -> str:
-    """Return the module with what its bytes are for."""
     name = clean(part.module) or "outside modules"
     kind = NAMES.get(part.category, part.category)
     return f"{name}: {kind}" if kind else name

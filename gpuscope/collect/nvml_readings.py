@@ -50,7 +50,6 @@ def plausible(call: str, value: Any, limit: int, scale: float = 0.0, floor: int 
 
 
 def simple(column: str, call: str, limit: int, scale: float = 0.0, *arguments: int) -> Spec:
-    """Return the reading of one column by one call that returns a number."""
     return Spec(
         (column,),
         ((call, lambda n, h: (plausible(call, getattr(n, call)(h, *arguments), limit, scale),)),),

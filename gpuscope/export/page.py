@@ -80,7 +80,6 @@ class Page:
 
 
 def draw(view: View, memory: Memory, limits: SeriesLimits) -> Page:
-    """Return the page with all samples of ``view``."""
     page = Page()
     for host in view.hosts:
         name = host.name

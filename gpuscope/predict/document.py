@@ -37,7 +37,6 @@ def exit_code(verdict: FitVerdict | None) -> int:
 
 
 def document(answer: Answer) -> dict[str, Any]:
-    """Return the document of the whole answer."""
     prediction = answer.prediction
     result: dict[str, Any] = {
         "model": clean(answer.request.model),

@@ -52,21 +52,18 @@ def write(path: Path, about: str, rows: list[dict[str, Any]]) -> None:
 
 
 def one_of(*words: object) -> Check:
-    """Check that a value is one of these."""
     return lambda value: (
         "" if value in words and type(value) in map(type, words) else f"one of {words}"
     )
 
 
 def whole(least: int = 0) -> Check:
-    """Check that a value is a whole number of at least ``least``."""
     return lambda value: (
         "" if type(value) is int and value >= least else f"a whole number of at least {least}"
     )
 
 
 def wholes(count: int) -> Check:
-    """Check that a value is a list of ``count`` whole numbers."""
     fits = whole()
     return lambda value: (
         ""

@@ -55,7 +55,6 @@ class _Rows:
         self._kept = array("d")
 
     def add_row(self, m: int, table: str, row: Sequence[Any]) -> None:
-        """Add these columns of a row of a sample."""
         places = [COLUMNS[table].index(column) + 1 for column in self.columns]
         self.add(m, [row[place] if place < len(row) else None for place in places])
 
@@ -110,7 +109,6 @@ class Recent:
                 self._allocators[ordinal].add_row(sample.m, "a", row)
 
     def answer(self) -> Dict[str, Any]:
-        """Return the answer to the request ``recent``."""
         allocators: List[Tuple[int, Any]] = sorted(
             (ordinal, rows.answer()) for ordinal, rows in self._allocators.items()
         )

@@ -32,7 +32,6 @@ class Minutes:
         self._skipped = 0
 
     def add(self, now: float, seconds: float) -> None:
-        """Add a step that took ``seconds`` and ended at ``now``."""
         minute = int(now // 60.0)
         if minute != self._minute:
             self._close(minute)

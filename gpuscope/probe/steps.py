@@ -86,7 +86,6 @@ class Steps:
         self._trial: Optional[Tuple[weakref.ref[Any], int]] = None
 
     def stepped(self, optimizer: Any, now: float) -> None:
-        """Note that ``optimizer`` has finished a step at ``now``."""
         seen = self._seen.get(id(optimizer))
         if seen is None or seen.ref() is not optimizer:
             seen = self._add(optimizer)

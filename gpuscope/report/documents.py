@@ -18,7 +18,6 @@ Document = Mapping[str, Any]
 
 
 def text(value: Any, otherwise: str = "") -> str:
-    """Return a text, ``otherwise`` for any other value."""
     return value if isinstance(value, str) else otherwise
 
 
@@ -35,12 +34,10 @@ def said(value: Any, form: Callable[[float], str], unknown: str = DASH) -> str:
 
 
 def texts(value: Any) -> list[str]:
-    """Return the texts of a list."""
     return [one for one in value[:MAX_ROWS] if isinstance(one, str)] if _is_list(value) else []
 
 
 def rows(value: Any) -> list[Document]:
-    """Return the objects of a list."""
     return [one for one in value[:MAX_ROWS] if isinstance(one, dict)] if _is_list(value) else []
 
 

@@ -73,7 +73,6 @@ class Watched:
 
 
 def chapter(watched: Watched, title: str, kind: str, problems: Sequence[str] = ()) -> Chapter:
-    """Return the chapter of a host."""
     host = watched.host
     span = _span(watched)
     when = _when(span)

@@ -39,7 +39,6 @@ TOKENS = {
 
 
 def chapter(document: Document, name: str) -> Chapter:
-    """Return the chapter of a whole document."""
     torch = read.text(document.get("torch"))
     source = f"traced on a CPU with torch {torch}" if torch else "gpuscope predict"
     kernels = read.text(document.get("kernels_torch"))
@@ -65,7 +64,6 @@ def chapter(document: Document, name: str) -> Chapter:
 
 
 def figure_of(document: Document, key: str) -> Predicted | None:
-    """Return a predicted figure of a document, None where it is not known."""
     size, low, high = (number(document.get(f"{key}_{end}bytes")) for end in ("", "low_", "high_"))
     if size is None or low is None or high is None or not low <= size <= high:
         return None

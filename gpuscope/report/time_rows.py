@@ -30,7 +30,6 @@ MAX_RANKS = 64
 
 
 def chapter(document: Document, name: str) -> Chapter:
-    """Return the chapter of a whole document."""
     facts = [("Training", read.text(document.get("name"), DASH))]
     if read.text(document.get("job")):
         facts.append(("Job", read.text(document.get("job"))))

@@ -272,7 +272,6 @@ def _resolution(span: Span) -> str:
 def of_devices(
     host: HostView, history: HistoryOf, span: Span, marks: Sequence[TimeMark]
 ) -> Iterable[Timeline]:
-    """Yield the charts of the devices."""
     rows = [(f"GPU {one.definition.index}", one, ()) for one in host.devices]
     for chart in OF_DEVICES:
         made = timeline(chart, rows, history, span, marks)
@@ -316,7 +315,6 @@ def of_host(
 
 
 def marks_of(host: HostView, trainers: Iterable[TrainerView], span: Span) -> list[TimeMark]:
-    """Return the events that are marked on the charts of these trainers."""
     ids = {one.id for one in trainers}
     ids |= {allocator.id for one in host.trainers if one.id in ids for allocator in one.allocators}
     return [

@@ -31,7 +31,6 @@ BAD = frozenset(("failed", "loss", "does_not_fit", "refused"))
 
 
 def chapter(document: Document, name: str) -> Chapter:
-    """Return the chapter of a whole document."""
     group = read.text(document.get("group"))
     source = f"runs of {group} in the ledger" if group else "runs of gpuscope tune"
     spent = read.said(document.get("seconds"), lambda seconds: age_text(max(seconds, 1.0)))

@@ -136,7 +136,6 @@ class Reading:
 
     @property
     def pid(self) -> int:
-        """The pid of the child."""
         return self._process.pid
 
     # ── questions ─────────────────────────────────────────────────────────────────────────────────

@@ -30,7 +30,6 @@ class Picture:
         self._marks: tuple[Mark, ...] = ()
 
     def draw(self, stream: Stream) -> HostView:
-        """Return the host as it is now."""
         if stream.events_changed:
             self._events, self._marks, stream.events_changed = (
                 tuple(stream.events),

@@ -56,7 +56,6 @@ class Minutes:
 
 
 def of_event(data: Mapping[str, Any]) -> Minute:
-    """Return the minute in an event ``time``."""
     return {
         **{name: data.get(name) for name in ("m", "seconds", "steps", "looks", "even_looks")},
         **{name: data[name] for name in FACTS if name in data},

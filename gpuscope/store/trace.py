@@ -248,7 +248,6 @@ def _is_time(value: Any) -> bool:
 
 
 def tabulate(events: Iterable[Any]) -> Table:
-    """Return the table of a trace's events."""
     sums = _Sums()
     table = Table()
     for event in events:

@@ -238,7 +238,6 @@ class HostView(Entity):
         return self.unknown("processes")
 
     def job_of(self, trainer: TrainerView | None) -> JobView | None:
-        """Return the job that a trainer is a rank of."""
         return next((job for job in self.jobs if trainer in job.trainers), None)
 
 

@@ -30,7 +30,6 @@ def start(python: str = "", env: dict[str, str] | None = None) -> subprocess.Pop
 
 
 def frames_behind(process, marker):
-    """Frames behind the marker, as they come."""
     for line in process.stdout:
         if line == marker:
             break

@@ -24,7 +24,6 @@ OFF = "RECOMPUTE = True", "RECOMPUTE = False"
 
 
 def verdicts(found, kind):
-    """Severity and text of the verdicts of one kind."""
     rows = [row for one in found["trainings"] for row in one["verdicts"] if row["kind"] == kind]
     return [(row["severity"], row["text"]) for row in rows]
 

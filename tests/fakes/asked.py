@@ -79,8 +79,6 @@ class AskedSource:
 
 
 def fails(code: str, reason: str) -> Answer:
-    """Return an answer that is an error."""
-
     async def answer(
         args: Mapping[str, f.Scalar], on_progress: OnProgress | None, path: Path | None
     ) -> dict[str, Any]:

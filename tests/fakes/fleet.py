@@ -168,7 +168,6 @@ def agent(path: Path, key: str, hz: float = 1.0, phase: float = 0.0) -> AgentSou
 
 
 def script(code: str, key: str) -> AgentSource:
-    """Return a source whose agent is any script."""
     return AgentSource([sys.executable, "-I", "-S", "-c", code], key, key)
 
 
@@ -188,7 +187,6 @@ class Still:
 
 
 def store_of(hosts: dict[str, tuple[Sequence[f.Frame], Link]]) -> tuple[Store, Hosts]:
-    """Return a store with the frames of these hosts, and their sources."""
     store = Store()
     for key, (frames, link) in hosts.items():
         store.add_source(key, key)

@@ -182,7 +182,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = 
 
 
 def step_of(name: str, device: str = "cpu") -> tuple[nn.Module, torch.optim.Optimizer, Step]:
-    """Return a model, its optimizer, and what trains it for one step."""
     torch.manual_seed(0)
     make, batch = MODELS[name]
     model = make().to(device)

@@ -397,7 +397,6 @@ def store_of(frames: list[f.Frame], badge: str = "") -> Store:
 
 
 def host_in(store: Store) -> HostView:
-    """The first host that a store knows."""
     host = store.view().host
     assert host is not None
     return host

@@ -158,7 +158,6 @@ def traced(options: dict[str, Any]) -> list[int]:
 
 
 def peaks(trace: Trace) -> list[int]:
-    """Return the peak of each phase of a trace."""
     marks = [mark.at for mark in trace.marks if not mark.name.startswith("step ")]
     found, now, most = [], 0, 0
     for at, event in enumerate(trace.events):

@@ -11,7 +11,6 @@ from gpuscope.probe.time_rows import ROWS, row_of
 
 
 def row_within(module: str, function: str) -> str:
-    """The row of a forward pass within a function of a module."""
     there = {"__name__": module, "row_of": row_of, "sys": sys}
     code = f"def {function}(look):\n    return look()\n"
     exec(compile(code, f"/usr/lib/python3/{module}.py", "exec"), there)

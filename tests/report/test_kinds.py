@@ -39,7 +39,6 @@ BEST = LabConfig.from_mapping({**BASE.to_mapping(), "amp": "bf16"})
 
 
 def text_of(target: str | Path) -> str:
-    """The text of the page of one target."""
     made = page.html(report_inputs.chapters(str(target)), "made")
     return " ".join("".join(f" {one}" for one in Reader(made).texts).split())
 
@@ -260,7 +259,6 @@ def test_a_look_at_the_gpu_has_its_rows_in_the_words_of_the_screen(capsys):
 
 
 def documents(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """A document of each kind."""
     made_up.recording(Path("run.gsr"), 130.0)
     found: dict[str, Any] = {"predict": prediction()}
     speed = Speed(2.9, 2.8, 3.0, "pairs")

@@ -78,7 +78,6 @@ class Reader(HTMLParser):
 
 
 def everything(text: str) -> Chapter:
-    """A chapter in which every text is ``text``."""
     bar = BarRow(text, text, 0.4, "allocated", True, text, 0.3, 0.5)
     finding = Finding(
         pitfall=text, cause=text, title=text, severity="problem", confidence="likely", where=text,

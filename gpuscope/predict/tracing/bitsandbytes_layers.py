@@ -48,7 +48,6 @@ def _set_data(tensor: Any, value: torch.Tensor) -> None:
 
 @functools.cache
 def _fake_class(kind: type) -> type:
-    """Return a class that is ``kind`` and a fake tensor."""
     if issubclass(kind, FakeTensor):
         return kind
     return type(kind)(kind.__name__, (kind, FakeTensor), {"data": property(_data_of, _set_data)})

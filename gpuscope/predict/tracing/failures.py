@@ -36,7 +36,6 @@ def library(module: str, what: str) -> Any:
 
 
 def in_words(request: Request, error: BaseException) -> CannotPredict:
-    """Return ``error`` as a :class:`CannotPredict`."""
     if isinstance(error, CannotPredict):
         return _within(request, error)
     kind, text = type(error).__name__, " ".join(str(error).split())[:400]

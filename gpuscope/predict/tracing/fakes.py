@@ -352,7 +352,6 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
 
 
 def _is_multiple(tensor: FakeTensor, sizes: set[int]) -> bool:
-    """Whether a side of ``tensor`` is a multiple of one of ``sizes``."""
     return any(side % size == 0 for side in tensor.shape for size in sizes)
 
 

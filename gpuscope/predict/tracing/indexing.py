@@ -49,7 +49,6 @@ def sort_bytes(count: int, bits: int = _KEY_BITS) -> int:
 
 
 def embedding_backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """Trace ``embedding_dense_backward``."""
     grad, indices, rows = args[:3]
     count, width = indices.numel(), grad.shape[-1]
     recorder = fakes.recorder

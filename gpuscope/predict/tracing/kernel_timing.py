@@ -189,7 +189,6 @@ class Product:
 
 
 def products(module: fx.GraphModule) -> list[Product]:
-    """Return the matrix products of a graph."""
     found = []
     for node in module.graph.nodes:
         if node.op == "call_function" and node.target in _PRODUCTS:

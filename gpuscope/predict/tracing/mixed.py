@@ -19,7 +19,6 @@ TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def cast_parameters(model: nn.Module, kind: torch.dtype) -> None:
-    """Cast the floating-point parameters of ``model``."""
     for parameter in model.parameters():
         if parameter.is_floating_point():
             parameter.data = parameter.data.to(kind)

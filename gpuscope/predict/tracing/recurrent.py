@@ -94,7 +94,6 @@ def _lstm_cell(x: Any, hx: Any, *weights: Any) -> Any:
 
 
 def _gru_cell(x: Any, hx: Any, *weights: Any) -> Any:
-    """Trace ``aten::gru_cell``."""
     if x.device != DEVICE or x.dtype not in _ACCEPTED:
         return aten.gru_cell.default.decompose(x, hx, *weights)
     w_ih, w_hh, *biases = weights
@@ -212,7 +211,6 @@ class _Flat(torch.autograd.Function):  # type: ignore[misc]  # torch is not type
 
 
 def _views(flat: Any, params: Any) -> list[Any]:
-    """Return views of ``flat`` with the shapes of ``params``."""
     found, at = [], 0
     for parameter in params:
         found.append(flat.narrow(0, at, parameter.numel()).view(parameter.shape))

@@ -8,8 +8,6 @@ _MISSING = object()
 
 
 class Replaced:
-    """What was replaced, in order."""
-
     def __init__(self) -> None:
         self._before: list[tuple[Any, str, Any]] = []
 

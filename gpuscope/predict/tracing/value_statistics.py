@@ -88,7 +88,6 @@ def _result(at: int | None, dim_at: int, default: int = -1) -> Callable[..., Non
 
 
 def _note_randint(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """Note the range of ``randint``."""
     numbers = [value for value in args[:2] if isinstance(value, int)]
     low, high = (0, numbers[0]) if len(numbers) == 1 else (numbers or (0, 0))
     if low == 0 < high:
@@ -106,7 +105,6 @@ def _uniform_between(recorder: Recorder, func: Any, args: Any, kwargs: Any, out:
 
 
 def _random_between(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """Note the range of ``random_``."""
     low, high = _bounds(args, kwargs, ("from", "to"), (0, None))
     if high is None and kwargs.get("from") is None and len(args) == 2:
         low, high = 0, low  # a single number is the end
