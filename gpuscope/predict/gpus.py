@@ -1,13 +1,7 @@
 """GPUs by name: how much memory a card has, so that a prediction needs none in this host.
 
-Only the standard library is needed.
-
-``total_bytes`` is what the driver reports as the card's memory (nvidia-smi,
-``nvmlDeviceGetMemoryInfo``), including the driver's own part; cards with ECC on report less than
-their name says. ``cuda_bytes`` is what CUDA programs can have at most: the "total capacity" of
-torch's out-of-memory messages and of ``cudaMemGetInfo``. The difference is what the driver keeps.
-Both are taken from published tables of nvidia-smi and from torch's messages for such cards; None if
-none was found.
+The table says where its sizes are from. The difference between ``total_bytes``, which the driver
+reports, and ``cuda_bytes``, which CUDA programs can have, is what the driver keeps.
 """
 
 from __future__ import annotations
@@ -16,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from ..text.units import GIB, MIB
+from . import tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,57 +23,18 @@ class Gpu:
     cuda_bytes: int | None = None
 
 
-def _gpu(key: str, total_mib: int, architecture: str, cuda_gib: float | None = None) -> Gpu:
-    return Gpu(
-        key, total_mib * MIB, architecture, None if cuda_gib is None else int(cuda_gib * GIB)
-    )
+def _gpu(key: str, total_mib: int, architecture: str, cuda_gib: float | None) -> Gpu:
+    cuda = None if cuda_gib is None else int(cuda_gib * GIB)
+    return Gpu(key, total_mib * MIB, architecture, cuda)
 
 
-GPUS: tuple[Gpu, ...] = (
-    _gpu("b200", 183359, "10.0"),
-    _gpu("gh200", 97871, "9.0"),
-    _gpu("h200", 143771, "9.0", 139.80),
-    _gpu("h100", 81559, "9.0", 79.11),
-    _gpu("h100-nvl", 95830, "9.0"),
-    _gpu("h20", 97871, "9.0"),
-    _gpu("a100-80", 81920, "8.0", 79.15),
-    _gpu("a100-40", 40960, "8.0", 39.39),
-    _gpu("a30", 24576, "8.0"),
-    _gpu("a40", 46068, "8.6", 44.45),
-    _gpu("a10", 23028, "8.6", 22.06),
-    _gpu("a10g", 23028, "8.6", 22.06),
-    _gpu("a16", 15356, "8.6"),
-    _gpu("a6000", 49140, "8.6", 47.41),
-    _gpu("a5000", 24564, "8.6", 23.68),
-    _gpu("a4000", 16376, "8.6", 15.73),
-    _gpu("l40s", 46068, "8.9", 44.42),
-    _gpu("l40", 46068, "8.9", 44.42),
-    _gpu("l4", 23034, "8.9", 22.03),
-    _gpu("6000-ada", 49140, "8.9", 47.50),
-    _gpu("5090", 32607, "12.0", 31.36),
-    _gpu("5080", 16303, "12.0", 15.47),
-    _gpu("5070-ti", 16303, "12.0", 15.47),
-    _gpu("5070", 12227, "12.0"),
-    _gpu("4090", 24564, "8.9", 23.60),
-    _gpu("4080", 16376, "8.9", 15.70),
-    _gpu("4070-ti", 12282, "8.9", 11.99),
-    _gpu("4070", 12282, "8.9", 11.99),
-    _gpu("4060-ti-16", 16380, "8.9"),
-    _gpu("4060-ti", 8188, "8.9"),
-    _gpu("4060", 8188, "8.9", 7.75),
-    _gpu("3090-ti", 24564, "8.6", 23.69),
-    _gpu("3090", 24576, "8.6", 23.69),
-    _gpu("3080-ti", 12288, "8.6", 11.76),
-    _gpu("3080", 10240, "8.6", 9.77),
-    _gpu("3070", 8192, "8.6", 7.79),
-    _gpu("3060", 12288, "8.6", 11.76),
-    _gpu("2080-ti", 11264, "7.5", 10.75),
-    _gpu("titan-rtx", 24576, "7.5", 23.65),
-    _gpu("t4", 15360, "7.5", 14.56),
-    _gpu("v100-32", 32768, "7.0", 31.74),
-    _gpu("v100-16", 16384, "7.0", 15.77),
-    _gpu("p100", 16384, "6.0", 15.89),
-)
+_CHECKS: dict[str, tables.Check] = {
+    "key": tables.matches(r"[a-z0-9-]+"),
+    "total_mib": tables.whole(1),
+    "architecture": tables.matches(r"\d+\.\d"),
+    "cuda_gib": lambda value: "" if value is None or type(value) is float else "a number or null",
+}
+GPUS = tuple(_gpu(**row) for row in tables.read(tables.FOLDER / "gpus.json", _CHECKS))
 _BY_KEY = {gpu.key: gpu for gpu in GPUS}
 _OTHER_NAMES = {
     "a100": "a100-80",

@@ -6,6 +6,7 @@ A table is a JSON file, ``{"about": "…", "rows": [{…}, …]}``. An error nam
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -70,6 +71,11 @@ def wholes(count: int) -> Check:
         if isinstance(value, list) and len(value) == count and not any(map(fits, value))
         else f"a list of {count} whole numbers"
     )
+
+
+def matches(pattern: str) -> Check:
+    fits = re.compile(pattern).fullmatch
+    return lambda value: "" if isinstance(value, str) and fits(value) else f"a text like {pattern}"
 
 
 def yes_no(value: Any) -> str:
