@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpuscope.agent.attachable import listing
-from gpuscope.attach.inject_target import process
+from tests.attach.test_inject import socket_of
 from tests.fakes.probe_client import wait_for
 from tests.fakes.ptrace import MAY_TRACE
 
@@ -96,8 +96,7 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def listens(pid: int) -> bool:
-    found = process(pid)
-    return Path(f"/tmp/gpuscope-{found.uid}/{found.inner_pid}-{found.start}.sock").exists()
+    return socket_of(pid).exists()
 
 
 def gpuscope(tmp_path: Path, *words: object) -> subprocess.CompletedProcess[str]:

@@ -16,25 +16,20 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope.attach.inject_target import process
 from gpuscope.cli import main as cli
+from tests.attach.test_inject import CALM, socket_of
+from tests.attach.test_inject import victim as started
 from tests.fakes.probe_client import wait_for
 from tests.fakes.ptrace import BY_PTRACE
 
 pytestmark = BY_PTRACE
-LOOP = "import time\nprint('ready', flush=True)\nwhile True:\n    time.sleep(0.002)\n"
 
 
 @pytest.fixture
 def victim():
     """A process that nothing of ours has prepared."""
-    child = subprocess.Popen([sys.executable, "-c", LOOP], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    yield child
-    child.kill()
-    child.wait()
-    child.stdout.close()
+    with started(CALM) as child:
+        yield child
 
 
 @pytest.fixture
@@ -60,11 +55,6 @@ def environment(tmp_path: Path) -> dict[str, str]:
         "XDG_STATE_HOME": str(tmp_path / "state"),
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
     }
-
-
-def socket_of(pid: int) -> Path:
-    found = process(pid)
-    return Path(f"/tmp/gpuscope-{found.uid}/{found.inner_pid}-{found.start}.sock")
 
 
 @pytest.mark.slow
@@ -180,7 +170,7 @@ def read_until(descriptor: int, end: bytes) -> bytes:
 def test_the_list_has_ranks_together_and_commands_on_one_line(gpuscope, tmp_path):
     from tests.fakes.torchlike import likeness
 
-    code = likeness(tmp_path, LOOP)
+    code = likeness(tmp_path, CALM)
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", code],

@@ -16,7 +16,7 @@ import pytest
 
 from gpuscope.attach import enable, enable_files, enable_target
 from gpuscope.cli import main as cli
-from tests.attach.test_run import fake_torch, frames_request
+from tests.attach.test_run import fake_torch, frames_request, give_torch
 from tests.fakes import pythons
 from tests.fakes.probe_client import TRAINING, Reader, environment, lines_of_ours, sockets, wait_for
 
@@ -591,13 +591,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_a_training_started_afterwards_is_in_ps_without_any_change(site, capsys, tmp_path):
-    torch = pytest.importorskip("torch")
-    theirs = Path(torch.__file__).parent.parent
-    (tmp_path / "packages").mkdir()
-    for entry in theirs.iterdir():
-        if "gpuscope" not in entry.name and entry.suffix != ".pth":
-            (tmp_path / "packages" / entry.name).symlink_to(entry)
-    (site / "theirs.pth").write_text(f"{tmp_path / 'packages'}\n")
+    give_torch(site, tmp_path)
     said(capsys, "enable")
     (tmp_path / "train.py").write_text(TRAINING + TRAIN)
     process = start(site.parents[2] / "bin/python", str(tmp_path / "train.py"))

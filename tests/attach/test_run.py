@@ -652,19 +652,24 @@ def test_gpuscope_0_leaves_the_probe_out(tmp_path):
     assert "GPUSCOPE=0" in err
 
 
-@pytest.mark.slow
-def test_a_script_in_another_venv_without_gpuscope_is_seen_within_two_seconds(tmp_path):
+def give_torch(site: Path, tmp_path: Path) -> None:
+    """Put torch and what it needs into an environment, but not gpuscope.
+
+    That is the environment of somebody who has never heard of us.
+    """
     torch = pytest.importorskip("torch")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
-    (site,) = (tmp_path / "venv/lib").glob("python*/site-packages")
-    # torch and what it needs, but not gpuscope: the environment of somebody who has never heard of
-    # us
-    theirs = Path(torch.__file__).parent.parent
     (tmp_path / "packages").mkdir()
-    for entry in theirs.iterdir():
+    for entry in Path(torch.__file__).parent.parent.iterdir():
         if "gpuscope" not in entry.name and entry.suffix != ".pth":
             (tmp_path / "packages" / entry.name).symlink_to(entry)
     (site / "theirs.pth").write_text(f"{tmp_path / 'packages'}\n")
+
+
+@pytest.mark.slow
+def test_a_script_in_another_venv_without_gpuscope_is_seen_within_two_seconds(tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    (site,) = (tmp_path / "venv/lib").glob("python*/site-packages")
+    give_torch(site, tmp_path)
     code = (
         SCRIPT + "try:\n    import gpuscope\nexcept ImportError:\n"
         "    print('no gpuscope', sys.prefix, flush=True)\ntrain()"

@@ -21,8 +21,8 @@ from torch.optim.optimizer import (  # noqa: E402
 )
 
 from gpuscope.probe.hooks import Hooks  # noqa: E402
-from gpuscope.probe.split import Split  # noqa: E402
 from gpuscope.probe.steps import Steps  # noqa: E402
+from tests.probe.test_split import hooks_that_measure  # noqa: E402
 
 
 @pytest.fixture
@@ -330,17 +330,9 @@ def compiled_loop(backend):
 @pytest.mark.parametrize("body", [compiled_model, compiled_step, compiled_all, compiled_loop])
 def test_compilation_is_the_same_with_and_without(body):
     without = compiled_graphs(body)
-    steps, split = Steps(), Split()
-
-    def on_step(optimizer):
-        before = steps.total
-        steps.stepped(optimizer, time.perf_counter())
-        # each step is measured
-        split.optimizer_ended(optimizer, steps.total != before, steps.total, 10.0, True)
-
-    hooks = Hooks(steps, on_step, lambda: None, split)
+    hooks, steps, split = hooks_that_measure()
     hooks.install()
-    on_step(make()[1])
+    hooks._on_step(make()[1])
     steps.total = 0
     try:
         within = compiled_graphs(body)

@@ -23,9 +23,8 @@ from tests.fakes.probe_client import PLACE_APART, Reader, sockets, trainer, wait
 SLEEP = 0.01
 
 
-@pytest.fixture
-def measured():
-    """(split, steps) with the hooks of the probe in this process; every step is measured."""
+def hooks_that_measure():
+    """Return the probe's hooks for this process, their steps and their split of every step."""
     steps, split = Steps(), Split()
 
     def on_step(optimizer):
@@ -33,7 +32,13 @@ def measured():
         steps.stepped(optimizer, time.perf_counter())
         split.optimizer_ended(optimizer, steps.total != before, steps.total, 10.0, True)
 
-    hooks = Hooks(steps, on_step, lambda: None, split)
+    return Hooks(steps, on_step, lambda: None, split), steps, split
+
+
+@pytest.fixture
+def measured():
+    """(split, steps) with the hooks in place."""
+    hooks, steps, split = hooks_that_measure()
     assert hooks.install()
     yield split, steps
     hooks.remove()
