@@ -42,12 +42,6 @@ for number, line in enumerate(samples[1:], 1):
     out.flush()
 time.sleep(600)
 """
-DENIED = (
-    "import sys; sys.stderr.write('ada@h: Permission denied (publickey).\\n'); sys.exit(255)",
-    "permission denied. Next: ssh HOST    in a "
-    "terminal, which may ask for a password; or add a key to ssh-agent",
-)
-"""The behaviour of a host that lets nobody in, and the explanation of it."""
 
 
 def node(

@@ -176,17 +176,6 @@ def test_no_tensor_lives_longer_for_having_been_looked_at():
     assert finder.roots[0]() is None
 
 
-@pytest.mark.skipif(not CACHED, reason="f_locals is a view since 3.13")
-def test_without_emptying_it_the_tensor_would_live_on():
-    """That the test before this one can fail."""
-    batch = torch.ones(2)
-    gone = weakref.ref(batch)
-    assert sys._getframe().f_locals
-    del batch
-    assert gone() is not None
-    assert sys._getframe().f_locals
-
-
 def test_the_dictionary_of_a_function_that_asked_for_its_locals_is_left_alone():
     def train(rate, width):
         config = locals()

@@ -272,13 +272,6 @@ def test_exit_codes(files, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_files_where_the_first_is_hostile(files, tmp_path):
-    (tmp_path / "evil").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-    done = gpuscope(tmp_path / "evil", files[1])
-    assert (done.returncode, "import" in done.stderr) == (3, True)
-
-
-@pytest.mark.slow
 def test_colours_on_a_terminal_only_where_wanted(files):
     words = [sys.executable, "-m", "gpuscope", "snapshot", "--text", "--top", "1", files[1]]
     for env, coloured in (

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import os
-import random
 import resource
 import signal
 import subprocess
@@ -26,15 +25,9 @@ from gpuscope.store.source import AgentSource
 from gpuscope.store.store import Store
 from gpuscope.wire.codec import encode
 from gpuscope.wire.frames import (
-    COLUMNS,
-    AllocDef,
-    Def,
-    GpuDef,
     Key,
     ProcDef,
-    Sample,
     TrainerDef,
-    UseDef,
 )
 from gpuscope.wire.recording import RecordingReader, RecordingWriter
 from tests.fakes.in_process import command
@@ -313,68 +306,6 @@ def test_a_file_that_is_removed_while_it_is_written_is_no_crash(tmp_path):
         return (await task).size_bytes
 
     assert asyncio.run(check()) > 0
-
-
-@pytest.mark.slow
-def test_two_hours_of_eight_devices_are_a_small_file(tmp_path):
-    # There are eight devices, ranks and allocators whose every reading moves, and 32 processes at 2
-    # Hz: two minutes are measured.
-    #
-    # Real ones move less: the committed recordings hold 45 to 80 s of one and two H200.
-    dice, path = random.Random(1), tmp_path / "a.gsr"
-    gpus, procs, uses, trainers, allocs = (
-        range(100 * kind, 100 * kind + n) for kind, n in enumerate((8, 32, 32, 8, 8), 1)
-    )
-    defined = [
-        *(
-            Def(i, gpu=GpuDef(f"GPU-{i:032x}", n, name="NVIDIA H200", total_bytes=150 << 30))
-            for n, i in enumerate(gpus)
-        ),
-        *(
-            Def(i, proc=ProcDef(40_000 + i, i, user="ann", command="python -u train.py --lr 1e-3"))
-            for i in procs
-        ),
-        *(
-            Def(i, use=UseDef(p, gpus[n % 8]))
-            for n, (i, p) in enumerate(zip(uses, procs, strict=True))
-        ),
-        *(
-            Def(i, trainer=TrainerDef(40_000 + i, i, proc=procs[n], rank=n, job="j"))
-            for n, i in enumerate(trainers)
-        ),
-        *(Def(i, alloc=AllocDef(trainers[n], n, gpu=gpus[n])) for n, i in enumerate(allocs)),
-    ]
-
-    def rows(table: str, ids: range) -> list[list[float]]:
-        width = len(COLUMNS[table])
-        some = [
-            dice.randrange(1 << 30, 1 << 37) if n % 2 else round(dice.uniform(0, 100), 1)
-            for n in range(width)
-        ]
-        return [[i, *(value + dice.randrange(1 << 12) for value in some)] for i in ids]
-
-    with RecordingWriter(path) as writer:
-        writer.write("a", 0, encode(hello()))
-        for frame in defined:
-            writer.write("a", 0, encode(frame))
-        for q in range(240):
-            if q % 120 == 0:
-                for frame in (Key(q, 100 * SECOND + q, 1e9, len(defined)), *defined):
-                    writer.write("a", q / 2, encode(frame))
-            tables = {
-                "g": rows("g", gpus),
-                "p": rows("p", procs),
-                "u": rows("u", uses),
-                "t": rows("t", trainers),
-            }
-            writer.write(
-                "a",
-                q / 2,
-                encode(Sample(q, 100 * SECOND + q * SECOND // 2, a=rows("a", allocs), **tables)),
-            )
-    per_minute = path.stat().st_size / 2
-    print(f"{per_minute / 1024:.0f} KiB a minute, {per_minute * 120 / 2**20:.0f} MiB in two hours")
-    assert per_minute * 120 < 80 << 20
 
 
 # ── what is committed ─────────────────────────────────────────────────────────────────────────────
