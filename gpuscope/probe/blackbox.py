@@ -314,10 +314,7 @@ def clean(directory: str) -> None:
     oldest = time.time() - MAX_AGE_SECONDS
     for index, (modified, path) in enumerate(found):
         if modified < oldest or index < len(found) - MAX_BOXES or path.endswith(".new"):
-            try:
-                os.unlink(path)
-            except OSError:
-                pass
+            records.remove(path)
 
 
 def runs(pid: int, start: int) -> bool:

@@ -186,12 +186,9 @@ def _launcher() -> int:
 
 
 def _clean(place: str) -> None:
-    from . import rendezvous
+    from . import records, rendezvous
 
     for name in os.listdir(place)[:4096]:
         match = _MARK_NAME.fullmatch(name)
         if match is not None and rendezvous.start_ticks(int(match.group(1))) != int(match.group(2)):
-            try:
-                os.unlink(os.path.join(place, name))
-            except OSError:
-                pass
+            records.remove(os.path.join(place, name))

@@ -17,7 +17,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
 from ..wire import codec, frames
 from ..wire.frames import Bye, Credit, Error, Event, Ping, Pong, Request, Result
-from . import rendezvous
+from . import records, rendezvous
 from .blackbox import BlackBox
 from .clients import ANSWER_BYTES, Client
 from .long_requests import CLOSE_SECONDS
@@ -494,9 +494,6 @@ class Server:
 
     def _close(self) -> None:
         if self._path and rendezvous.is_ours(self._path, self._identity):
-            try:
-                os.unlink(self._path)
-            except OSError:
-                pass
+            records.remove(self._path)
         with self._wake_lock:
             self._close_descriptors()
