@@ -31,8 +31,8 @@ __all__ = [
     "own_pid_namespace", "owners", "pid_namespace_note", "visible",
 ]  # fmt: skip
 
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 SHORTEST_SECONDS = 0.2
 """Seconds for which the last CPU percentage is kept.
 

@@ -279,7 +279,7 @@ def detach() -> None:
 def _new(origin: str, allow_attach: bool = False) -> Probe:
     probe = Probe(origin, allow_attach)
     setattr(sys, GUARD, probe)
-    if not _at_fork_registered and hasattr(os, "register_at_fork"):
+    if not _at_fork_registered:
         _at_fork_registered.append(True)
         os.register_at_fork(after_in_child=_after_fork)
     probe.arm()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import resource
 import sys
 import threading
 from pathlib import Path
@@ -29,11 +30,6 @@ from gpuscope.snapshot.moments import Moments, NoSuchMoment
 from gpuscope.snapshot.unpickle import Unreadable
 from gpuscope.snapshot.views import Snapshot, peak_rss_bytes
 
-try:
-    import resource
-except ImportError:  # not a Unix: there is no limit, and the parent still kills the child in time
-    resource = None  # type: ignore[assignment]
-
 HEADROOM = 0.65
 """The share of the memory limit that loading may use.
 
@@ -49,21 +45,19 @@ class Child:
 
     def cap(self) -> None:
         """Lower the soft limit again, and allow processor time for one more file."""
-        if resource is not None and self.limit:
+        if self.limit:
             resource.setrlimit(resource.RLIMIT_AS, (int(self.limit * HEADROOM), self.limit))
         self.allow(self.seconds)
 
     def more_memory(self) -> None:
-        if resource is not None and self.limit:
+        if self.limit:
             resource.setrlimit(resource.RLIMIT_AS, (self.limit, self.limit))
 
     def allow(self, seconds: int) -> None:
-        if resource is not None:
-            used = resource.getrusage(resource.RUSAGE_SELF)
-            hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-            resource.setrlimit(
-                resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + 1 + seconds, hard)
-            )
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+        allowed = int(used.ru_utime + used.ru_stime) + 1 + seconds
+        resource.setrlimit(resource.RLIMIT_CPU, (allowed, hard))
 
     def answer(self, question: dict[str, Any]) -> None:
         """Answer one question; an error is an answer too."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,6 @@ if __package__ in (None, ""):
 from gpuscope.snapshot.unpickle import Unreadable, load
 from gpuscope.wire.code_owner import is_own
 from gpuscope.wire.files import open_regular
-
-try:
-    import resource
-except ImportError:  # not a Unix: there is no limit, and the parent still kills the child in time
-    resource = None  # type: ignore[assignment]
 
 MOST_ENTRIES = 20_000
 """The most entries that are read of a dump, the last ones."""
@@ -177,7 +173,7 @@ def _blocks(frames: Any) -> bool:
 
 
 def main(limit: int) -> None:
-    if resource is not None and limit:
+    if limit:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     for line in sys.stdin.buffer:
         try:
