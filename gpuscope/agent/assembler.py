@@ -20,7 +20,7 @@ from ..wire.frames import (
     Unknown,
     UseDef,
 )
-from .picture import NOT_ASKED_YET, DevicePicture, Picture, ProcessPicture
+from .picture import NOT_ASKED_YET, DevicePicture, Picture
 from .stream import StreamMemory
 
 MAX_PROCESSES = 4096
@@ -104,8 +104,9 @@ class Assembler:
         keys: Dict[int, Hashable] = {}
         for pid, process in picture.processes.items():
             if len(keys) < MAX_PROCESSES:
-                keys[pid] = key = _process_key(process)
-                self.stream.define("proc", key, process.definition, process.reasons)
+                one = process.definition
+                keys[pid] = key = ("proc", one.pid, one.start)
+                self.stream.define("proc", key, one, process.reasons)
                 self._row("p", key, process.readings, process.stamp)
         return keys
 
@@ -195,7 +196,3 @@ class Assembler:
             if link not in reported:
                 for key in keys:
                     self.stream.keep(key)
-
-
-def _process_key(process: ProcessPicture) -> Hashable:
-    return ("proc", process.definition.pid, process.definition.start)

@@ -17,7 +17,7 @@ import re
 import secrets
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Sequence, Tuple
+from typing import Tuple
 
 from .agent_source import zip_to_send
 
@@ -112,13 +112,9 @@ def _stage_line() -> bytes:
         "oldest": OLDEST,
         "old": OLD_PYTHON,
         "damaged": DAMAGED,
-        "names": _newer_names(),
+        "names": [f"python3.{minor}" for minor in range(15, OLDEST[1] - 1, -1)],
     }
     return b"stage=%s;exec(stage)\n" % repr(source).encode("ascii")
-
-
-def _newer_names() -> Sequence[str]:
-    return [*(f"python3.{minor}" for minor in range(15, OLDEST[1] - 1, -1))]
 
 
 # This runs on whatever Python 3 is there, so it uses old syntax. It leaves nothing in the agent

@@ -17,6 +17,7 @@ from typing import List, Optional
 
 from ..process import atomic_file
 from . import enable_files as files
+from .bundle import zipped
 from .enable_target import CannotEnable, EnableTarget, compiled
 
 ABSENT, INTACT, OUTDATED, CHANGED, HALF = "absent", "intact", "outdated", "changed", "half"
@@ -163,7 +164,9 @@ def apply(found: Plan) -> HookState:
     """
     folder = found.before.folder
     if not found.nothing_to_do:
-        content = files.zip_bytes(compiled(files.sources(), found.target, files.ZIP))
+        # uncompressed, so that a trainer's start is not delayed
+        contents = compiled(files.sources(), found.target, files.ZIP)
+        content = zipped(contents, compress=False)
         enabled = files.Enabled(
             found.wanted.version,
             found.wanted.python,

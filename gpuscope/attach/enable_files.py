@@ -18,7 +18,7 @@ from typing import Any, Dict, Optional
 
 from .. import __version__
 from ..probe import on_import
-from .bundle import PROBE_PACKAGE, WIRE, Contents, sources_of, zipped
+from .bundle import PROBE_PACKAGE, WIRE, Contents, sources_of
 
 PTH = "gpuscope_enable.pth"
 ZIP = "gpuscope_enable.zip"
@@ -102,11 +102,6 @@ def digest(contents: Contents, python: str) -> str:
     for name in sorted(contents):
         total.update(b"%s\0%d\0" % (name.encode(), len(contents[name])) + contents[name])
     return total.hexdigest()
-
-
-def zip_bytes(contents: Contents) -> bytes:
-    """Store sources and byte code uncompressed, so that a trainer's start is not delayed."""
-    return zipped(contents, compress=False)
 
 
 def pth_bytes(enabled: Enabled) -> bytes:

@@ -17,7 +17,6 @@ from .measured_kernels import measured
 from .prediction import Prediction
 from .request import CannotPredict, Doubt
 from .verdict import FitVerdict
-from .whatif import LeftOut
 
 FIGURES = ("peak_allocated", "peak_reserved", "device_peak")
 PARTS = ("bytes", "error_percent", "low_bytes", "high_bytes")
@@ -69,7 +68,10 @@ def document(answer: Answer) -> dict[str, Any]:
         **_largest("largest_batch", answer.largest),
         **_largest("largest_context", answer.largest_context),
         "what_if": None if answer.what_if is None else [_tried(one) for one in answer.what_if],
-        "left_out": [_left_out_document(one) for one in answer.left_out],
+        "left_out": [
+            {"fix": one.key, "title": clean(one.title), "reason": clean(one.reason)}
+            for one in answer.left_out
+        ],
         "doubts": [_doubt(one) for one in answer.doubts],
         "seconds": answer.seconds,
         "error": None,
@@ -148,10 +150,6 @@ def _tried(one: Tried) -> dict[str, Any]:
         "cost": one.fix.cost,
         "seconds": one.seconds,
     }
-
-
-def _left_out_document(one: LeftOut) -> dict[str, Any]:
-    return {"fix": one.key, "title": clean(one.title), "reason": clean(one.reason)}
 
 
 def _doubt(one: Doubt) -> dict[str, Any]:

@@ -357,10 +357,6 @@ def _rank_row(job: JobView, one: TrainerView) -> tuple[str, ...]:
     )
 
 
-def _unbroken(text: str) -> str:
-    return text.replace(" ", "\N{NO-BREAK SPACE}")
-
-
 def _events(watched: Watched, span: Span) -> Section:
     host = watched.host
     names = {
@@ -373,7 +369,7 @@ def _events(watched: Watched, span: Span) -> Section:
     told = (
         (
             span.text_at(event.m / 1e9),
-            _unbroken(names.get(event.id, "host")),
+            names.get(event.id, "host").replace(" ", "\N{NO-BREAK SPACE}"),
             event.e,
             _text_of(event),
         )

@@ -291,7 +291,7 @@ def of_trainers(
     found = [timeline(chart, rows, history, span, marks) for chart in OF_TRAINERS]
     allocators = [
         (
-            _memory_name(trainer, allocator.definition.ordinal),
+            f"{name_of(trainer)}, cuda:{allocator.definition.ordinal}",
             allocator,
             tuple(device for device in host.devices if device.id == allocator.gpu),
         )
@@ -301,10 +301,6 @@ def of_trainers(
     ]
     found.append(timeline(OF_ALLOCATORS, allocators, history, span, marks))
     yield from (one for one in found if one is not None)
-
-
-def _memory_name(trainer: TrainerView, ordinal: int) -> str:
-    return f"{name_of(trainer)}, cuda:{ordinal}"
 
 
 def of_host(
@@ -319,12 +315,10 @@ def marks_of(host: HostView, trainers: Iterable[TrainerView], span: Span) -> lis
     ids |= {allocator.id for one in host.trainers if one.id in ids for allocator in one.allocators}
     return [
         TimeMark(
-            (one.seconds - span.begin) / span.seconds, f"{one.kind}: {one.text}", _tone(one.kind)
+            (one.seconds - span.begin) / span.seconds,
+            f"{one.kind}: {one.text}",
+            MARKED.get(one.kind, ""),
         )
         for one in host.marks
         if one.id in ids and span.seconds > 0 and span.begin <= one.seconds <= span.end
     ]
-
-
-def _tone(kind: str) -> Tone:
-    return MARKED.get(kind, "")
