@@ -105,9 +105,7 @@ def test_the_viewer_does_not_load_torch_pynvml_or_charts_at_start():
     ],
 )
 def test_portable_files_load_under_every_python(minor):
-    python = pythons.find(minor)
-    if python is None:
-        pytest.skip(f"no python3.{minor} on this machine")
+    python = pythons.find_or_skip(minor)
     modules = [
         name[:-3].replace("/", ".").replace(".__init__", "")
         for name in PORTABLE

@@ -27,9 +27,7 @@ QUIET = ("--sockets", "/nonexistent")
 @pytest.mark.slow
 @pytest.mark.parametrize("minor", pythons.MINORS)
 def test_speaks_under_every_python(minor):
-    python = pythons.find(minor)
-    if python is None:
-        pytest.skip(f"no python3.{minor} on this machine")
+    python = pythons.find_or_skip(minor)
     with agents.process("--nonce", "n-1", *QUIET, python=python) as (viewer, child):
         hello = viewer.wait_for(frames.Hello)
         assert (hello.role, hello.nonce, hello.pid, hello.hz) == ("agent", "n-1", child.pid, 2.0)

@@ -47,9 +47,7 @@ def test_the_ladder_of_a_plain_process_and_its_consent():
 
 
 def test_the_ladder_of_3_14_begins_with_its_own_door():
-    binary = pythons.find(14)
-    if binary is None:
-        pytest.skip("no python3.14 on this machine (sh tests/pythons.sh)")
+    binary = pythons.find_or_skip(14)
     with victim(TIGHT, binary) as running:
         found = attach_options.look(running.pid)
         assert found.best.name == "pep768"

@@ -40,9 +40,7 @@ def frames_behind(process, marker):
 @pytest.mark.slow
 @pytest.mark.parametrize("minor", pythons.MINORS)
 def test_it_runs_under_every_python(minor):
-    python = pythons.find(minor)
-    if python is None:
-        pytest.skip(f"no python3.{minor} on this machine")
+    python = pythons.find_or_skip(minor)
     sent = bootstrap.preamble(2.0)
     process = start(python)
     try:

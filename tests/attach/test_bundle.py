@@ -65,9 +65,7 @@ def test_the_probe_travels_under_another_name():
 @pytest.mark.slow
 @pytest.mark.parametrize("minor", pythons.MINORS)
 def test_the_probe_loads_from_its_zip_under_every_python(minor, tmp_path):
-    python = pythons.find(minor)
-    if python is None:
-        pytest.skip(f"no python3.{minor} on this machine")
+    python = pythons.find_or_skip(minor)
     (tmp_path / "probe.zip").write_bytes(bundle.probe_zip_bytes())
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path / 'probe.zip')!r}); import _gpuscope_probe\n"

@@ -475,9 +475,7 @@ def seen(process: subprocess.Popen[str], python: str) -> str:
 @pytest.mark.parametrize("minor", pythons.MINORS)
 def test_under_every_python(minor, tmp_path, capsys):
     """A torch of our own making, with the one registration that matters."""
-    python = pythons.find(minor)
-    if python is None:
-        pytest.skip(f"no python3.{minor} on this machine")
+    python = pythons.find_or_skip(minor)
     fake_torch(tmp_path)
     site = make(tmp_path / "venv", python)
     (site / "lib.pth").write_text(f"{tmp_path / 'lib'}\n")

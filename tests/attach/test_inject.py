@@ -162,9 +162,7 @@ def files_of_injections(pid: int) -> list[Path]:
     ],
 )
 def test_every_python_takes_the_probe_and_lets_it_go(minor, code):
-    binary = pythons.find(minor)
-    if binary is None:
-        pytest.skip(f"no python3.{minor} on this machine (3.14 and 3.15: sh tests/pythons.sh)")
+    binary = pythons.find_or_skip(minor)
     with victim(code, binary) as running:
         before = threads(running.pid), descriptors(running.pid)
         for _ in range(TRIES):
@@ -495,9 +493,7 @@ def test_a_traced_process_is_left_to_its_tracer():
 
 @pytest.mark.parametrize("minor", [14, 15])
 def test_disabled_remote_debugging_is_respected(minor):
-    binary = pythons.find(minor)
-    if binary is None:
-        pytest.skip(f"no python3.{minor} on this machine (sh tests/pythons.sh)")
+    binary = pythons.find_or_skip(minor)
     with victim(CALM, binary, PYTHON_DISABLE_REMOTE_DEBUG="1") as running:
         with pytest.raises(
             CannotInject, match=r"switched off .* and gpuscope respects that"
@@ -509,9 +505,7 @@ def test_disabled_remote_debugging_is_respected(minor):
 
 
 def test_a_blocked_main_thread_of_3_14_is_called_off():
-    binary = pythons.find(14)
-    if binary is None:
-        pytest.skip("no python3.14 on this machine (sh tests/pythons.sh)")
+    binary = pythons.find_or_skip(14)
     code = (
         "import os, time\nprint('ready', flush=True)\nos.read(0, 1)\n"
         "print('back', flush=True)\ntime.sleep(60)\n"

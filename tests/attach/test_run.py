@@ -563,9 +563,7 @@ def test_an_error_in_the_users_own_sitecustomize_is_shown_as_python_shows_it(tmp
 def test_the_hook_under_every_python(minor, tmp_path):
     # A torch of our own making has the one registration that matters: it is seen and counted under
     # each Python.
-    python = pythons.find(minor)
-    if python is None:
-        pytest.skip(f"no python3.{minor} on this machine")
+    python = pythons.find_or_skip(minor)
     fake_torch(tmp_path)
     (tmp_path / "mine").mkdir()
     write(tmp_path / "mine/sitecustomize.py", "import builtins\nbuiltins.mine = 1\n")

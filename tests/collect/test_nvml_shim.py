@@ -82,9 +82,7 @@ def test_eight_gpus_that_move() -> None:
 @pytest.mark.parametrize("minor", pythons.MINORS)
 def test_every_python_of_this_machine(minor: int, tmp_path: Path) -> None:
     """With nothing installed but the single file pynvml.py, as in the shipped zip."""
-    python = pythons.find(minor)
-    if python is None:
-        pytest.skip(f"no Python 3.{minor} on this machine")
+    python = pythons.find_or_skip(minor)
     shutil.copy(str(pynvml.__file__), tmp_path / "pynvml.py")
     found = collected(python, str(tmp_path), gpus=2, pid=os.getpid())
     devices = found["devices"]

@@ -123,9 +123,7 @@ def judged(finding: dict[str, Any], prefix: str = "", alone: str = "") -> tuple[
 @pytest.mark.slow
 @pytest.mark.parametrize("minor", [8, 13])
 def test_older_and_newer_pythons_there_gather_it_too(minor):
-    binary = pythons.find(minor)
-    if binary is None:
-        pytest.skip(f"no python3.{minor} on this machine")
+    binary = pythons.find_or_skip(minor)
     done = doctor("--via", "env", "--remote-python", binary, "--torch", **VARIABLES)
     document = json.loads(done.stdout)
     assert "allocator-config" in {one["pitfall"] for one in document["findings"]}, document

@@ -12,6 +12,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 MINORS = (8, 9, 10, 11, 12, 13, 14, 15)
 
 
@@ -34,6 +36,13 @@ def find(minor: int) -> str | None:
         return str(built / "bin" / f"python3.{minor}")
     found = shutil.which(f"python3.{minor}")
     return None if found is None or "shims" in found else found
+
+
+def find_or_skip(minor: int) -> str:
+    found = find(minor)
+    if found is None:
+        pytest.skip(f"no python3.{minor} on this machine (sh tests/pythons.sh)")
+    return found
 
 
 def starts(inside: Path, minor: int) -> bool:

@@ -309,9 +309,7 @@ print(train(), of_its_arguments(Thing(), Thing), of_its_own(), under_another_nam
 @pytest.mark.parametrize("minor", range(8, 16))
 def test_locals_are_read_and_released_by_every_python(minor):
     """They keep them differently; torch is played here, for most have none."""
-    python = pythons.find(minor)
-    if python is None:
-        pytest.skip(f"no python3.{minor} on this machine")
+    python = pythons.find_or_skip(minor)
     root = Path(__file__).parent.parent.parent
     out = subprocess.run(
         [python, "-c", OTHER_PYTHONS],

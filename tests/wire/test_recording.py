@@ -354,9 +354,7 @@ def test_a_full_disk_is_an_error_in_words():
 
 @pytest.mark.parametrize("minor", [8, 14])
 def test_the_file_format_needs_only_the_standard_library(tmp_path, minor):
-    python = pythons.find(minor)
-    if python is None:
-        pytest.skip(f"no Python 3.{minor} on this machine")
+    python = pythons.find_or_skip(minor)
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from gpuscope.wire import recording, redact, blobs, clean\n"
