@@ -17,6 +17,7 @@ import pytest
 from gpuscope.agent.attachable import listing
 from tests.attach.test_inject import socket_of
 from tests.fakes.probe_client import wait_for
+from tests.fakes.program import program
 from tests.fakes.ptrace import MAY_TRACE
 
 pytestmark = [pytest.mark.slow, *MAY_TRACE]
@@ -100,14 +101,8 @@ def listens(pid: int) -> bool:
 
 
 def gpuscope(tmp_path: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gpuscope", "attach", *map(str, words)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},
-    )
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    return program("attach", *words, timeout=90, env=env)
 
 
 def test_a_launcher_is_listed_with_what_it_launched(job):

@@ -20,6 +20,7 @@ from gpuscope.cli import main as cli
 from tests.attach.test_inject import CALM, socket_of
 from tests.attach.test_inject import victim as started
 from tests.fakes.probe_client import wait_for
+from tests.fakes.program import program
 from tests.fakes.ptrace import BY_PTRACE
 
 pytestmark = BY_PTRACE
@@ -36,17 +37,7 @@ def victim():
 def gpuscope(tmp_path):
     """Runs ``gpuscope attach`` with these words, nobody at the keyboard."""
 
-    def run(*words: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "gpuscope", "attach", *map(str, words)],
-            env=environment(tmp_path),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-
-    return run
+    return lambda *words: program("attach", *words, env=environment(tmp_path))
 
 
 def environment(tmp_path: Path) -> dict[str, str]:

@@ -6,8 +6,6 @@ Some are refused at once with the reason; some must notice nothing.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +24,7 @@ from tests.attach.test_inject import (
     victim,
 )
 from tests.fakes.probe_client import Reader, wait_for
+from tests.fakes.program import program
 from tests.fakes.ptrace import BY_PTRACE
 
 pytestmark = BY_PTRACE
@@ -97,12 +96,7 @@ def test_a_thread_s_number_is_no_process():
         assert ladder.best.name == "outside"
         assert error.why in ladder.text()
         assert threads(running.pid) == 2, "nothing was put in"
-        done = subprocess.run(
-            [sys.executable, "-m", "gpuscope", "attach", str(thread)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        done = program("attach", thread)
         assert (done.returncode, error.why in done.stderr) == (3, True), done.stderr
 
 

@@ -21,6 +21,7 @@ from gpuscope.store.store import Store
 from gpuscope.wire import frames
 from tests.fakes import shim, wire
 from tests.fakes.nvml import FakeNvml, FakeProcess
+from tests.fakes.program import program
 
 
 @pytest.fixture
@@ -246,12 +247,7 @@ def test_as_a_command_it_is_bounded_and_loads_nothing_heavy():
 
 @pytest.mark.parametrize("words", [["--timeout", "0"], ["--timeout", "soon"]])
 def test_usage(words):
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "devices", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = program("devices", *words)
     assert done.returncode == 64
     assert "0.1" in done.stderr
 

@@ -22,6 +22,7 @@ from gpuscope.wire import frames
 from gpuscope.wire.codec import encode
 from gpuscope.wire.environment import Facts
 from tests.fakes import pythons, shim
+from tests.fakes.program import program
 
 ROOT = Path(__file__).parents[2]
 VARIABLES = {
@@ -64,15 +65,7 @@ for line in source:
 
 
 def doctor(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gpuscope", "doctor", "--json", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, **env},
-        stdin=subprocess.DEVNULL,
-        cwd=ROOT,
-    )
+    return program("doctor", "--json", *words, env={**os.environ, **env})
 
 
 @pytest.mark.slow

@@ -7,23 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
 from tests.fakes import stand_ins
+from tests.fakes.program import program
 
 
 def gpuscope(env, *words):
-    return subprocess.run(
-        [sys.executable, "-m", "gpuscope", *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=env,
-    )
+    return program(*words, env=env)
 
 
 @pytest.mark.parametrize(

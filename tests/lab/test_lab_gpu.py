@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.fakes.program import program
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -19,14 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def lab(*words: str) -> tuple[int, dict[str, Any]]:
-    done = subprocess.run(
-        # By force, because nothing here depends on being alone on the GPU.
-        [sys.executable, "-m", "gpuscope", "lab", "--device", "cuda", "--force", "--json", *words],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=300,
-    )
+    # By force, because nothing here depends on being alone on the GPU.
+    done = program("lab", "--device", "cuda", "--force", "--json", *words, timeout=300)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 

@@ -17,6 +17,7 @@ import pytest
 
 from gpuscope.lab import metrics
 from gpuscope.lab.config import LabConfig
+from tests.fakes.program import program
 from tests.fakes.waiting import alive, until
 from tests.lab.test_lab_elastic import Agent
 
@@ -30,14 +31,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def lab(*words: str, shared: bool = False, **environ: str) -> tuple[int, dict[str, Any], str]:
     """The exit code, the document and the errors; ``shared`` where others may use the GPUs."""
     share = ["--share-gpus"] if shared else []
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "lab", "--json", "--no-ledger", *words, *share],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, **environ},
-        timeout=300,
-    )
+    env = {**os.environ, **environ}
+    done = program("lab", "--json", "--no-ledger", *words, *share, env=env, timeout=300)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout), done.stderr
 

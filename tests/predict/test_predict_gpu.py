@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.program import program
+
 torch = pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.gpu,
@@ -27,14 +29,7 @@ def call(tmp_path):
     def run(*words: str) -> tuple[int, dict[str, Any]]:
         # a test may have set more meanwhile
         environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-        done = subprocess.run(
-            [sys.executable, "-m", "gpuscope", *words, "--json"],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            env=environ,
-            timeout=300,
-        )
+        done = program(*words, "--json", env=environ, timeout=300)
         assert done.stdout, done.stderr
         return done.returncode, json.loads(done.stdout)
 

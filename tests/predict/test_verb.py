@@ -21,6 +21,7 @@ from gpuscope.predict.answer import Tracer
 from gpuscope.predict.document import FIGURES
 from gpuscope.predict.request import Doubt, Request, Traced
 from gpuscope.text.units import bytes_text
+from tests.fakes.program import program
 from tests.predict.hand_made import traced
 from tests.recordings import REDACTED
 
@@ -69,14 +70,7 @@ def _own_folders(tmp_path, monkeypatch):
 def call(*words: str, cwd: Path = ROOT) -> tuple[int, str, str]:
     """Exit code, stdout, stderr of the command."""
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "predict", *words],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=120,
-        env=environ,
-    )
+    done = program("predict", *words, cwd=cwd, timeout=120, env=environ)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -31,6 +31,7 @@ from gpuscope.wire.frames import (
 )
 from gpuscope.wire.recording import RecordingReader, RecordingWriter
 from tests.fakes.in_process import command
+from tests.fakes.program import program
 from tests.fakes.waiting import until
 from tests.fakes.wire import SECOND, definitions, hello, sample
 from tests.recordings import REDACTED, SHIPPED
@@ -38,18 +39,6 @@ from tests.recordings import REDACTED, SHIPPED
 ROOT = Path(__file__).parent.parent.parent
 REAL = sorted(SHIPPED.glob("*.gsr"))
 PATIENCE = 20.0
-
-
-def gpuscope(*words: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # type: ignore[call-overload,no-any-return]
-        [sys.executable, "-m", "gpuscope", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        **options,
-    )
 
 
 def header(**more: object) -> bytes:
@@ -84,7 +73,7 @@ def test_replay_says_what_is_wrong_with_a_file(tmp_path, name):
     make, words = NO_RECORDINGS[name]
     path = tmp_path / "a\nb.gsr"
     make(path)
-    done = gpuscope("replay", path)
+    done = program("replay", path)
     assert done.returncode == 3
     assert words in done.stderr
     assert "Traceback" not in done.stderr
@@ -99,7 +88,7 @@ def test_replay_of_a_file_that_may_not_be_read(tmp_path):
     path = tmp_path / "a.gsr"
     path.write_bytes(b"x")
     path.chmod(0)
-    done = gpuscope("replay", path)
+    done = program("replay", path)
     assert (done.returncode, "Permission denied" in done.stderr) == (3, True)
 
 
@@ -212,7 +201,7 @@ def test_a_recording_may_be_full_of_members(tmp_path):
 def test_record_refuses_what_it_would_destroy_and_says_how_to_go_on(tmp_path):
     path = tmp_path / "my run.gsr"
     path.write_text("precious")
-    done = gpuscope("record", path)
+    done = program("record", path)
     assert done.returncode == 3
     assert "exists already" in done.stderr
     assert f"gpuscope record --force '{path}'" in done.stderr
@@ -249,7 +238,7 @@ def limited() -> None:
 @pytest.mark.slow
 def test_a_disk_that_fills_up_ends_the_recording_and_keeps_what_was_written(tmp_path):
     path = tmp_path / "a.gsr"
-    done = gpuscope("record", "--hz", "10", "--duration", "45", path, preexec_fn=limited)
+    done = program("record", "--hz", "10", "--duration", "45", path, preexec_fn=limited)
     assert done.returncode == 2, done.stderr
     assert "It ended early: cannot write" in done.stderr
     assert "File too large" in done.stderr
