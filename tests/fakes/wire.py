@@ -11,11 +11,22 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
+from gpuscope.store.store import Store
 from gpuscope.wire import frames
 from gpuscope.wire.frames import COLUMNS, DEFINITIONS, KINDS, REQUESTS, Def, Hello, Sample
 
 SECOND = 1_000_000_000
 COLS = {table: list(columns) for table, columns in COLUMNS.items()}
+
+
+def heard(*said: frames.Frame) -> Store:
+    """A store that has heard these frames from its source ``k``."""
+    store = Store()
+    store.add_source("k", "label")
+    for frame in said:
+        store.apply("k", frame, 1.0)
+    return store
+
 
 # ── a scene ───────────────────────────────────────────────────────────────────────────────────────
 

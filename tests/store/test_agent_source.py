@@ -10,13 +10,12 @@ import pytest
 
 from gpuscope.store import source as source_module
 from gpuscope.store.source import AgentSource, SourceError
-from gpuscope.store.store import Store
 from gpuscope.store.view import View
 from gpuscope.wire.codec import encode
 from gpuscope.wire.frames import Progress, Sample
 from tests.fakes.child_agent import PATIENCE, watching
 from tests.fakes.waiting import alive, own_seconds, until
-from tests.fakes.wire import definitions, hello, sample
+from tests.fakes.wire import definitions, heard, hello, sample
 
 
 def test_frames_arrive_and_the_link_lives():
@@ -346,8 +345,7 @@ def test_cut_at_every_byte_the_state_is_that_of_a_clean_cut(monkeypatch):
     ticks = [encode(sample(q)) for q in (1, 2, 3)]
 
     async def state(data: bytes) -> View:
-        store = Store()
-        store.add_source("k", "label")
+        store = heard()
 
         async def spawn(*_: object) -> CutChild:
             return CutChild(data)

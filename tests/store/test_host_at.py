@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuscope.store.history import MEAN_SECONDS, Ring
-from gpuscope.store.store import Store
 from gpuscope.store.text_history import Words
 from gpuscope.wire import frames
 from gpuscope.wire.frames import Def, Event, Sample, Unknown
 from tests.fakes import wire
-from tests.fakes.wire import hello
+from tests.fakes.wire import heard, hello
 
 SECOND = 1_000_000_000
 
@@ -99,8 +98,7 @@ def store():
 
     Process 2 is there from 120 s on, process 3 ends at 130 s.
     """
-    store = Store()
-    store.add_source("k", "label")
+    store = heard()
 
     def say(*said):
         for frame in said:

@@ -15,18 +15,10 @@ import pytest
 from gpuscope.store import source as source_module
 from gpuscope.store.decode import decode
 from gpuscope.store.recorder import Recorder
-from gpuscope.store.store import Store
 from gpuscope.wire.frames import Def, Event, Hello, Sample
 from gpuscope.wire.recording import RecordingReader
-from tests.fakes.child_agent import Watching, watching
-
-
-def view_of(watched: Watching) -> Store:
-    store = Store()
-    store.add_source("k", "label")
-    for frame in watched.frames:
-        store.apply("k", frame, 1.0)
-    return store
+from tests.fakes.child_agent import watching
+from tests.fakes.wire import heard
 
 
 def resident_mib() -> float:
@@ -54,7 +46,7 @@ def test_a_hello_that_comes_again_changes_nothing_that_is_shown():
         async with watching(again) as watched:
             await watched.until(lambda: sum(isinstance(f, Sample) for f in watched.frames) == 2)
             assert [link.state for link in watched.links] == ["connecting", "live"]
-        store = view_of(watched)
+        store = heard(*watched.frames)
         (device,) = store.view().host.devices
         assert store.history("k", device.id, "used_bytes").values == (5.0, 6.0)
 
@@ -75,7 +67,7 @@ for _ in asked(): pass
         async with watching(drip) as watched:
             await watched.until(lambda: any(isinstance(f, Sample) for f in watched.frames))
             assert watched.links[-1].state == "live"
-        assert view_of(watched).view().host.devices[0].number("used_bytes") == 5
+        assert heard(*watched.frames).view().host.devices[0].number("used_bytes") == 5
 
     asyncio.run(check())
 
@@ -133,7 +125,7 @@ def test_damaged_lines_are_skipped_and_too_many_end_the_connection(nonsense):
             assert watched.source.bad_lines == 1
         async with watching(f"scene()\nwhile True: os.write(1, {nonsense})") as watched:
             await watched.link("stale", "sends damaged frames")
-        assert view_of(watched).view().host.devices[0].number("used_bytes") == 5
+        assert heard(*watched.frames).view().host.devices[0].number("used_bytes") == 5
 
     asyncio.run(check())
 
@@ -190,10 +182,7 @@ for q in range(10000):
         assert 1000 < len(reasons) * 4096 / 1000 < 4300
 
     asyncio.run(check())
-    store = Store()
-    store.add_source("k", "label")
-    for line in RecordingReader(tmp_path / "a.gsr"):
-        store.apply("k", decode(line.line), line.rx)
+    store = heard(*(decode(one.line) for one in RecordingReader(tmp_path / "a.gsr")))
     process = next(p for p in store.view().host.processes if p.definition.pid == 7)
     assert process.definition.command == "found out later"
     assert len(process.uses) == 1

@@ -24,7 +24,7 @@ from gpuscope.wire import frames
 from gpuscope.wire.codec import encode
 from gpuscope.wire.frames import COLUMNS, TABLES, Def, Event, Frame, Key, Sample, Unknown
 from tests.fakes import wire
-from tests.fakes.wire import SECOND, definitions, hello, sample
+from tests.fakes.wire import SECOND, definitions, heard, hello, sample
 
 ROOT = Path(__file__).parent.parent.parent
 M = st.one_of(
@@ -130,8 +130,7 @@ class AnyAgent(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.store = Store()
-        self.store.add_source("k", "label")
+        self.store = heard()
         self.said: list[Frame] = []
         self.version = -1
         for frame in (hello(), *definitions(), sample(1)):
@@ -212,24 +211,15 @@ class TestAnyAgentForLong(AnyAgent.TestCase):
 
 
 def test_a_job_that_calls_itself_as_a_process_is_another_line():
-    store = Store()
-    store.add_source("k", "label")
-    for frame in (
-        hello(),
-        *definitions()[:7],
-        Def(7, trainer=frames.TrainerDef(99, 1, job="30:300")),
-        sample(1),
-    ):
-        store.apply("k", frame, 1.0)
+    alike = Def(7, trainer=frames.TrainerDef(99, 1, job="30:300"))
+    store = heard(hello(), *definitions()[:7], alike, sample(1))
     check_view(store)
     assert len(store.view().host.jobs) == 3
 
 
 def test_a_device_that_is_dropped_takes_what_points_to_it():
-    store = Store()
-    store.add_source("k", "label")
-    for frame in (hello(), *definitions(), sample(1), Event(1, "gone", 101 * SECOND, "lost")):
-        store.apply("k", frame, 1.0)
+    lost = Event(1, "gone", 101 * SECOND, "lost")
+    store = heard(hello(), *definitions(), sample(1), lost)
     for number in range(100, 200):
         store.apply("k", Def(number, gpu=frames.GpuDef(f"GPU-{number}", number)), 1.0)
         check_view(store)
@@ -311,9 +301,7 @@ def test_a_flood_of_the_worst_frames_leaves_memory_bounded():
 def test_history_stays_within_its_budget_while_entities_come_and_go(monkeypatch):
     monkeypatch.setattr("gpuscope.store.stream._RECOUNT_CELLS", 2_000)
     monkeypatch.setattr("gpuscope.store.store.MAX_HISTORY_CELLS", 20_000)
-    store = Store()
-    store.add_source("k", "label")
-    store.apply("k", hello(), 1.0)
+    store = heard(hello())
     q = 0
     for generation in range(40):
         for number in range(8):

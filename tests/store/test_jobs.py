@@ -7,22 +7,18 @@ from typing import Any
 import pytest
 
 from gpuscope.model.stalls import worst_rank
-from gpuscope.store.store import Store
 from gpuscope.store.view import JobView
 from gpuscope.text.process_name import short_command, short_script, shown_command
 from gpuscope.wire.frames import Def, Event, GpuDef, ProcDef, TrainerDef, UseDef
-from tests.fakes.wire import SECOND, hello, row, sample
+from tests.fakes.wire import SECOND, heard, hello, row, sample
 
 
 def jobs(
     defs: list[Def], ages: dict[int, dict[str, Any]] | None = None, *more: Any
 ) -> list[JobView]:
-    store = Store()
-    store.add_source("k", "label")
     rows = [row(number, "t", **readings) for number, readings in (ages or {}).items()]
-    for frame in (hello(), *defs, sample(1, h=[], g=[], p=[], u=[], t=rows, a=[]), *more):
-        store.apply("k", frame, 1.0)
-    return list(store.view().host.jobs)
+    tick = sample(1, h=[], g=[], p=[], u=[], t=rows, a=[])
+    return list(heard(hello(), *defs, tick, *more).view().host.jobs)
 
 
 def process(number: int, **facts: Any) -> Def:

@@ -21,7 +21,7 @@ from gpuscope.store.view import HostView, Link
 from gpuscope.wire.codec import encode
 from gpuscope.wire.frames import Event, Frame, Key
 from gpuscope.wire.recording import RecordingError, RecordingReader, RecordingWriter
-from tests.fakes.wire import SECOND, definitions, hello, sample
+from tests.fakes.wire import SECOND, definitions, heard, hello, sample
 
 ROOT = Path(__file__).parent.parent.parent
 GOLDEN = Path(__file__).parent.parent / "data" / "golden-v1.gsr"
@@ -233,13 +233,10 @@ for q in range(1, 100000):
 
 
 def read(path: Path) -> HostView:
-    store = Store()
-    store.add_source("k", "label")
     reader = RecordingReader(path)
-    for line in reader:
-        store.apply("k", decode(line.line), line.rx)
+    host = heard(*(decode(one.line) for one in reader)).view().host
     assert reader.problem is None
-    return store.view().host
+    return host
 
 
 def test_record_without_a_screen(tmp_path):

@@ -8,22 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscope.store.store import Store
 from gpuscope.store.stream import NO_REASON
 from gpuscope.store.view import NOT_SENT, HostView, Link
 from gpuscope.wire import frames
 from gpuscope.wire.frames import COLUMNS, Def, Event, Frame, Key, ProcDef, Unknown
 from tests.fakes import wire
-from tests.fakes.wire import SECOND, definitions, hello, row, sample
+from tests.fakes.wire import SECOND, definitions, heard, hello, row, sample
 
 
 class Watched:
     """A store with one source, fed frame by frame."""
 
     def __init__(self, *said: Frame) -> None:
-        self.store = Store()
-        self.store.add_source("k", "label")
-        self.say(*said)
+        self.store = heard(*said)
 
     def say(self, *said: Frame) -> HostView:
         for frame in said:

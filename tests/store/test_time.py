@@ -7,17 +7,14 @@ from itertools import pairwise
 
 import pytest
 
-from gpuscope.store.store import Store
 from gpuscope.store.view import HostView
 from gpuscope.wire.frames import Event, Frame, Hello, Key, Sample
-from tests.fakes.wire import SECOND, definitions, hello, sample
+from tests.fakes.wire import SECOND, definitions, heard, hello, sample
 
 
 class Told:
     def __init__(self) -> None:
-        self.store = Store()
-        self.store.add_source("k", "label")
-        self.say(hello(), *definitions(), sample(1))
+        self.store = heard(hello(), *definitions(), sample(1))
 
     def say(self, *said: Frame) -> HostView:
         for frame in said:
@@ -122,16 +119,8 @@ def test_an_end_at_a_time_that_no_clock_can_show_has_no_wall_time():
     told.say(Event(3, "gone", at(2), "killed"))
     (known,) = [process.gone for process in told.host.processes if process.gone is not None]
     assert known.wall_seconds == pytest.approx(told.host.wall_seconds or 0.0, abs=60)
-    nowhere = Store()
-    nowhere.add_source("k", "label")
-    for frame in (
-        replace(hello(), t=-1e12),
-        *definitions(),
-        sample(1),
-        Event(3, "gone", at(2), "killed"),
-    ):
-        nowhere.apply("k", frame, 1.0)
-    host = nowhere.view().host
+    killed = Event(3, "gone", at(2), "killed")
+    host = heard(replace(hello(), t=-1e12), *definitions(), sample(1), killed).view().host
     assert host is not None
     (gone,) = [process.gone for process in host.processes if process.gone is not None]
     assert gone.wall_seconds is None

@@ -12,7 +12,7 @@ from gpuscope.store.store import Store
 from gpuscope.store.time_minutes import MAX_MINUTES, Minutes, of_answer, of_event
 from gpuscope.wire.codec import encode
 from gpuscope.wire.frames import Event, Frame
-from tests.fakes.wire import SECOND, definitions, hello, sample
+from tests.fakes.wire import SECOND, definitions, heard, hello, sample
 
 KEY = "k"
 TRAINER = 8
@@ -25,11 +25,7 @@ def take(store: Store, frame: Frame) -> None:
 
 @pytest.fixture
 def store() -> Store:
-    made = Store()
-    made.add_source(KEY, "node-1")
-    for frame in (hello(), *definitions(), sample(1)):
-        made.apply(KEY, frame, 1.0)
-    return made
+    return heard(hello(), *definitions(), sample(1))
 
 
 def data(number: int, seconds: float = 60.0, **more: Any) -> dict[str, Any]:
