@@ -13,7 +13,7 @@ from ..text.ranges import compact_ranges
 from ..wire.frames import NOT_SUPPORTED, Reading, Unknown
 from . import nvml_topology
 from .nvml_calls import DeviceCalls
-from .nvml_readings import CLOCK_MEMORY, Spec, plausible, simple, text
+from .nvml_readings import CLOCK_MEMORY, Spec, plausible, simple, text, way
 
 ARCHITECTURES = {
     2: "Kepler",
@@ -38,23 +38,12 @@ _NODE_SCOPE = 0  # nvmlAffinityScope_t
 MAX_MIG = 8
 
 
-def _name_or_unknown(call: str, value: int, names: Dict[int, str]) -> Reading:
-    known = names.get(value)
-    return (
-        known
-        if known is not None
-        else Unknown(NOT_SUPPORTED, f"{call}: the driver answered {value}, which is unknown")
-    )
+def _named(column: str, call: str, names: Dict[int, str]) -> Spec:
+    def name(value: int) -> Reading:
+        unknown = Unknown(NOT_SUPPORTED, f"{call}: the driver answered {value}, which is unknown")
+        return names.get(value, unknown)
 
-
-def _architecture(n: Any, h: Any) -> Tuple[Reading, ...]:
-    call = "nvmlDeviceGetArchitecture"
-    return (_name_or_unknown(call, n.nvmlDeviceGetArchitecture(h), ARCHITECTURES),)
-
-
-def _compute_mode(n: Any, h: Any) -> Tuple[Reading, ...]:
-    call = "nvmlDeviceGetComputeMode"
-    return (_name_or_unknown(call, n.nvmlDeviceGetComputeMode(h), COMPUTE_MODES),)
+    return Spec((column,), (way(call, name),))
 
 
 def _limits(n: Any, h: Any) -> Tuple[Reading, ...]:
@@ -139,36 +128,18 @@ def ranges(words: Sequence[int]) -> str:
     return compact_ranges(numbers)
 
 
-def _ranges_or_unknown(call: str, words: Any) -> Tuple[Reading, ...]:
-    found = ranges(list(words))
-    return (found if found else Unknown(NOT_SUPPORTED, f"{call}: the driver reports none"),)
+def _listed(column: str, call: str, *sizes: int) -> Spec:
+    def listed(words: Sequence[int]) -> Reading:
+        return ranges(words) or Unknown(NOT_SUPPORTED, f"{call}: the driver reports none")
 
-
-def _affinity(n: Any, h: Any) -> Tuple[Reading, ...]:
-    return _ranges_or_unknown(
-        "nvmlDeviceGetCpuAffinity", n.nvmlDeviceGetCpuAffinity(h, _AFFINITY_WORDS)
-    )
-
-
-def _numa(n: Any, h: Any) -> Tuple[Reading, ...]:
-    return _ranges_or_unknown(
-        "nvmlDeviceGetMemoryAffinity", n.nvmlDeviceGetMemoryAffinity(h, _NODE_WORDS, _NODE_SCOPE)
-    )
-
-
-def _vbios(n: Any, h: Any) -> Tuple[Reading, ...]:
-    return (text(n.nvmlDeviceGetVbiosVersion(h)),)
-
-
-def _persistence(n: Any, h: Any) -> Tuple[Reading, ...]:
-    return (bool(n.nvmlDeviceGetPersistenceMode(h)),)
+    return Spec((column,), (way(call, listed, *sizes),))
 
 
 INVENTORY: Tuple[Spec, ...] = (
-    Spec(("architecture",), (("nvmlDeviceGetArchitecture", _architecture),)),
+    _named("architecture", "nvmlDeviceGetArchitecture", ARCHITECTURES),
     simple("memory_bus_bits", "nvmlDeviceGetMemoryBusWidth", 1 << 20),
     simple("max_memory_clock_mhz", "nvmlDeviceGetMaxClockInfo", 10**5, 0.0, CLOCK_MEMORY),
-    Spec(("vbios_version",), (("nvmlDeviceGetVbiosVersion", _vbios),)),
+    Spec(("vbios_version",), (way("nvmlDeviceGetVbiosVersion", text),)),
     simple("minor", "nvmlDeviceGetMinorNumber", 1 << 20),
     Spec(("ecc_enabled", "ecc_pending"), _modes("nvmlDeviceGetEccMode")),
     Spec(("mig_enabled", "mig_pending"), _modes("nvmlDeviceGetMigMode")),
@@ -179,10 +150,10 @@ INVENTORY: Tuple[Spec, ...] = (
     ),
     simple("slowdown_celsius", "nvmlDeviceGetTemperatureThreshold", 250, 0.0, _SLOWDOWN),
     simple("shutdown_celsius", "nvmlDeviceGetTemperatureThreshold", 250, 0.0, _SHUTDOWN),
-    Spec(("persistence",), (("nvmlDeviceGetPersistenceMode", _persistence),)),
-    Spec(("compute_mode",), (("nvmlDeviceGetComputeMode", _compute_mode),)),
-    Spec(("numa_node",), (("nvmlDeviceGetMemoryAffinity", _numa),)),
-    Spec(("cpu_affinity",), (("nvmlDeviceGetCpuAffinity", _affinity),)),
+    Spec(("persistence",), (way("nvmlDeviceGetPersistenceMode", bool),)),
+    _named("compute_mode", "nvmlDeviceGetComputeMode", COMPUTE_MODES),
+    _listed("numa_node", "nvmlDeviceGetMemoryAffinity", _NODE_WORDS, _NODE_SCOPE),
+    _listed("cpu_affinity", "nvmlDeviceGetCpuAffinity", _AFFINITY_WORDS),
 )
 PATH_FIELDS = ("nvlink_states", "topology", "peer_access", "fabric")
 FIELDS = (*(column for spec in INVENTORY for column in spec.columns), "mig_instances", *PATH_FIELDS)

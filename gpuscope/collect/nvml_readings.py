@@ -49,10 +49,17 @@ def plausible(call: str, value: Any, limit: int, scale: float = 0.0, floor: int 
     return round(value * scale, 3) if scale else int(value)
 
 
-def simple(column: str, call: str, limit: int, scale: float = 0.0, *arguments: int) -> Spec:
+def way(call: str, convert: Callable[[Any], Reading], *arguments: int) -> Tuple[str, Extract]:
+    """Return the way to read the one Reading that ``convert`` makes of what ``call`` returns."""
+    return call, lambda n, h: (convert(getattr(n, call)(h, *arguments)),)
+
+
+def simple(
+    column: str, call: str, limit: int, scale: float = 0.0, *arguments: int, floor: int = 0
+) -> Spec:
     return Spec(
         (column,),
-        ((call, lambda n, h: (plausible(call, getattr(n, call)(h, *arguments), limit, scale),)),),
+        (way(call, lambda value: plausible(call, value, limit, scale, floor), *arguments),),
     )
 
 
@@ -113,11 +120,11 @@ def _utilisation(n: Any, h: Any) -> Tuple[Reading, ...]:
 
 
 def _reasons(name: str) -> Tuple[str, Extract]:
-    return name, lambda n, h: (plausible(name, getattr(n, name)(h), (1 << 63) - 1),)
+    return way(name, lambda value: plausible(name, value, (1 << 63) - 1))
 
 
 def _temperature(name: str) -> Tuple[str, Extract]:
-    return name, lambda n, h: (plausible(name, getattr(n, name)(h, SENSOR_GPU), 250, floor=-100),)
+    return way(name, lambda value: plausible(name, value, 250, floor=-100), SENSOR_GPU)
 
 
 FAST: Tuple[Spec, ...] = (
@@ -156,11 +163,6 @@ def _retired(n: Any, h: Any) -> Tuple[Reading, ...]:
 
 def _remapped_rows(n: Any, h: Any) -> Tuple[Reading, ...]:
     return tuple(int(value) for value in n.nvmlDeviceGetRemappedRows(h))
-
-
-def _margin(n: Any, h: Any) -> Tuple[Reading, ...]:
-    call = "nvmlDeviceGetMarginTemperature"
-    return (plausible(call, n.nvmlDeviceGetMarginTemperature(h), 250, floor=-100),)
 
 
 class FieldValue(ctypes.Structure):
@@ -218,7 +220,7 @@ SLOW: Tuple[Spec, ...] = (
     simple("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", 32),
     simple("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", 64),
     Spec(("memory_temperature_celsius",), (("nvmlDeviceGetFieldValues", _memory_temperature),)),
-    Spec(("slowdown_margin_celsius",), (("nvmlDeviceGetMarginTemperature", _margin),)),
+    simple("slowdown_margin_celsius", "nvmlDeviceGetMarginTemperature", 250, floor=-100),
     simple(
         "ecc_corrected_count",
         "nvmlDeviceGetTotalEccErrors",
@@ -275,8 +277,8 @@ def _capability(n: Any, h: Any) -> Tuple[Reading, ...]:
 
 
 STATIC: Tuple[Spec, ...] = (
-    Spec(("uuid",), (("nvmlDeviceGetUUID", lambda n, h: (text(n.nvmlDeviceGetUUID(h)),)),)),
-    Spec(("name",), (("nvmlDeviceGetName", lambda n, h: (text(n.nvmlDeviceGetName(h)),)),)),
+    Spec(("uuid",), (way("nvmlDeviceGetUUID", text),)),
+    Spec(("name",), (way("nvmlDeviceGetName", text),)),
     Spec(
         ("pci_bus_id",),
         (("nvmlDeviceGetPciInfo_v3", lambda n, h: (text(n.nvmlDeviceGetPciInfo(h).busId),)),),
