@@ -312,6 +312,7 @@ METRICS: dict[str, Metric] = {
         *HOST_READINGS,
         DEVICE_INFO,
         DEVICE_UP,
+        DEVICE_STATE,
         DEVICE_TOTAL,
         *DEVICE_READINGS,
         PROBE_UP,
