@@ -35,7 +35,7 @@ def former_names(where: Taker, action: Action, *names: str) -> None:
 
 
 def add_theme(where: Taker) -> None:
-    """Add ``--theme``, which verbs with a screen of tabs share."""
+    """Add ``--theme``, which verbs with a screen share."""
     from ..config import THEMES
 
     where.add_argument(

@@ -33,8 +33,8 @@ def open_lines(
         out = [[("Other open findings", "title")], *out, []]
     out.append([("How jobs ended, the newest first", "title")])
     if not ends:
-        since = "in this recording so far" if host.badge else "since gpuscope started"
-        return [*out, [(f"no job has ended {since}", "muted")]][:rows]
+        where = "in this recording so far" if host.badge else "since gpuscope started"
+        return [*out, [(f"no job has ended {where}", "muted")]][:rows]
     left = max(rows - len(out), 1)
     named = [replace(one, text=f"{one.who}: {one.text}") for one in ends]
     return [*out, *event_lines(named, glyphs, left, cells, host.wall_seconds)][:rows]

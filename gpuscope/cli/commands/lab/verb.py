@@ -13,6 +13,7 @@ from ....lab.config import LabConfig, add_toggles
 from ....lab.launch import LabRun, run_blocking
 from ....lab.run_series import document_of
 from ....store.view import HostView
+from ...args import add_theme
 from . import devices as lab_devices
 from .text import WorkerProgress, in_words
 
@@ -21,6 +22,7 @@ HINT_STEPS = 100
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_toggles(parser)
+    add_theme(parser)
     lab_devices.add_share(parser)
     output = parser.add_argument_group("output")
     output.add_argument(
@@ -53,7 +55,13 @@ def run(args: argparse.Namespace) -> int:
         headless = config.command(steps=config.steps or HINT_STEPS) + " --headless"
         hint = f"Without a screen: {headless}"
         return int(
-            run_app(start_screen="lab", lab_config=config, lab_autostart=True, without_screen=hint)
+            run_app(
+                start_screen="lab",
+                lab_config=config,
+                lab_autostart=True,
+                without_screen=hint,
+                theme=args.theme,
+            )
         )
     host = lab_devices.look() if config.device != "cpu" else None
     words = [

@@ -21,7 +21,7 @@ from ....text.units import percent_text
 from ....wire.clean import clean
 from ....wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
 from ... import output, remote
-from ...args import seconds_between, size_of_at_least, whole_between
+from ...args import add_theme, seconds_between, size_of_at_least, whole_between
 from ...progress_line import ProgressLine
 from . import live as snapshot_live
 from . import what_if as snapshot_what_if
@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="a JSON document instead of text")
     parser.add_argument("--text", action="store_true", help="print text, on a terminal too")
     group = parser.add_argument_group("for a FILE")
+    add_theme(group)
     group.add_argument(
         "--device",
         type=whole_between(0, 9999),
@@ -105,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     if _on_screen(args):
         from ....tui.app.file_app import show_snapshot
 
-        return show_snapshot(Path(args.target))
+        return show_snapshot(Path(args.target), args.theme)
     from ....snapshot.reader import SnapshotError
 
     newest = args.second or args.target
