@@ -244,7 +244,7 @@ def _finding(
     job = scene.host.job_of(trainer)
     if cause.name == "input" and job is not None:
         seconds = (step * (1 - cause.share), step) if step else None
-        cure = cure_of(scene, job, trainer, cause.share, seconds)
+        cure = cure_of(scene, trainer, cause.share, seconds)
         fixes = cure.fixes
         severity = cure.severity if cause.usual_share is None else severity
         evidence += cure.evidence

@@ -16,19 +16,17 @@ from ..model.device_trainings import (
     starving_warns,
     works_through,
 )
+from ..model.input_cure import is_hopeless, worker_room
+from ..model.loader_line import LoaderLine
 from ..model.ranks import name_of
 from ..model.stalls import find_stall
-from ..model.step_time import input_share, input_wait
+from ..model.step_time import input_share, input_wait, input_window
 from ..model.time_ledger import recent
 from ..store.view import JobView, TrainerView
 from ..text.units import count_text, duration_text, percent_text
 from . import effects
 from .finding import Abstained, Confidence, Evidence, Fix, Severity
 from .live_scene import WORDINGS, Findings, LiveScene, living, place, warmed_up
-from .loader_line import LoaderLine, loader_of
-
-MOST_WORKERS = 8
-"""At most this many workers are advised per rank; more use memory and seldom help."""
 
 
 def steady_ranks(job: JobView) -> list[TrainerView]:
@@ -61,11 +59,15 @@ def waits_for_input(scene: LiveScene, job: JobView) -> Findings:
         names = ", ".join(f"{name_of(of)} {percent_text(one.share)}" for one, of in found[:8])
         evidence.append(Evidence(text=f"input wait: {names}", source="probe"))
     _, step = input_wait(trainer)
-    cure = cure_of(scene, job, trainer, share, (step * (1 - wait.won), step) if step else None)
+    cure = cure_of(scene, trainer, share, (step * (1 - wait.won), step) if step else None)
     who = name_of(trainer)
     one = WORDINGS.finding(
         "live.input_bound",
-        {"who": who[:1].upper() + who[1:], "share": percent_text(share), "of": "each step"},
+        {
+            "who": who[:1].upper() + who[1:],
+            "share": percent_text(share),
+            "of": input_window(trainer),
+        },
         cure.fixes,
         severity=cure.severity,
         confidence=wait.confidence,
@@ -96,8 +98,9 @@ def _waiting(scene: LiveScene, trainer: TrainerView) -> _Wait | Abstained | None
     if share is None or share < STARVED:
         return None
     if trainer.number("input_seconds") is not None:
-        return _Wait(share, share, "definite", (_as_measured(share),))
-    text = f"the training thread waits for the loader {percent_text(share)} of a step"
+        return _Wait(share, share, "definite", (_as_measured(trainer, share),))
+    waited = f"{percent_text(share)} of {input_window(trainer)}"
+    text = f"the training thread waits for the loader {waited}"
     waits = Evidence(text=text, source="probe")
     if not trainer.definition.cuda:
         return _Wait(share, share, "definite", (waits,))
@@ -110,8 +113,9 @@ def _waiting(scene: LiveScene, trainer: TrainerView) -> _Wait | Abstained | None
     return _Wait(share, min(share, device.idle), "likely", (waits, *device.evidence))
 
 
-def _as_measured(share: float) -> Evidence:
-    text = f"the GPU waits for the loader {percent_text(share)} of a step, as measured"
+def _as_measured(trainer: TrainerView, share: float) -> Evidence:
+    waited = f"{percent_text(share)} of {input_window(trainer)}"
+    text = f"the GPU waits for the loader {waited}, as measured"
     return Evidence(text=text, source="probe")
 
 
@@ -132,7 +136,7 @@ def on_device(scene: LiveScene, trainer: TrainerView, share: float) -> OnDevice:
     """
     measured = input_share(trainer) if is_measured(trainer) else None
     if measured is not None and trainer.definition.cuda:
-        return OnDevice(measured >= share / 2, evidence=(_as_measured(measured),))
+        return OnDevice(measured >= share / 2, evidence=(_as_measured(trainer, measured),))
     if not trainer.definition.cuda:
         return OnDevice(waits=True)
     busy = busy_meanwhile(scene.host, trainer, scene.history)
@@ -159,7 +163,6 @@ class Cure:
 
 def cure_of(
     scene: LiveScene,
-    job: JobView,
     trainer: TrainerView,
     share: float,
     seconds: tuple[float, float] | None = None,
@@ -169,31 +172,25 @@ def cure_of(
     ``seconds`` are the shortest possible step time without waiting for input, and the present step
     time; the first fix shows them.
     """
-    fixes, room, hopeless = workers_fixes(scene, job, trainer, seconds)
-    warns = starving_warns(trainer, share) and not hopeless
+    fixes, room = workers_fixes(scene, trainer, seconds)
+    warns = starving_warns(scene.host, trainer, share, scene.history)
     return Cure("warning" if warns else "info", fixes, () if room is None else (room,))
 
 
 def workers_fixes(
-    scene: LiveScene, job: JobView, trainer: TrainerView, seconds: tuple[float, float] | None = None
-) -> tuple[list[Fix], Evidence | None, bool]:
+    scene: LiveScene, trainer: TrainerView, seconds: tuple[float, float] | None = None
+) -> tuple[list[Fix], Evidence | None]:
     """Return fixes that set the number of workers by the CPU cores, and the reason.
 
-    Cheaper preprocessing is all that is left where the script has as many workers already. The last
-    value is true where that is not sure to help either: on a CPU without a free core, the loader
-    and the training take turns.
+    Cheaper preprocessing is all that is left where the script has as many workers already.
     """
     best, now = map(duration_text, seconds) if seconds is not None else (None, None)
     gain: dict[str, str | None] = {"best": best, "now": now}
-    loader = loader_of(trainer)
-    cores, busy = usable_cores(scene, job, trainer), scene.mean(scene.host, "cpu_percent")
+    room = worker_room(scene.host, trainer, scene.history)
+    cores, busy, loader = room.cores, room.busy_percent, room.loader
     total = scene.host.definition.cpu_count
     if cores is None:
-        return _workers(None, trainer, loader, gain), None, False
-    own = 0 if trainer.definition.cuda else 1  # a training on the CPU computes on one itself
-    idle = total * (1 - busy / 100) if total and busy is not None else None
-    room = cores - own if idle is None else min(cores - own, idle)
-    number = max(1, min(MOST_WORKERS, int(room)))
+        return _workers(None, trainer, loader, gain), None
     parts = [f"the host has {total} cores" if total else f"it may use {cores:.3g} cores"]
     if busy is not None:
         parts = [f"{percent_text(busy / 100)} of the host's {total} cores are busy"]
@@ -202,35 +199,21 @@ def workers_fixes(
     text = ", and ".join(parts)
     augment = ", augment on the GPU" if trainer.definition.cuda else ""
     cheaper = {"augment": augment}
-    if loader is not None and loader.workers is not None and loader.workers >= number:
-        has = f"{loader.place} has {count_text(loader.workers, 'worker')} already, and {text}"
-        hopeless = room < 1 and not trainer.definition.cuda
+    if room.enough and loader is not None:
+        has = f"{loader.place} has {count_text(loader.workers or 0, 'worker')} already, and {text}"
+        hopeless = is_hopeless(scene.host, trainer, scene.history)
         has += ": more workers would not help" if hopeless else ""
         fixes = WORDINGS.fixes(["cheaper-preparation"], {**gain, **cheaper})
-        return fixes, Evidence(text=has, source="host"), hopeless
-    fixes = _workers(number, trainer, loader, gain)
-    if idle is None:
-        return fixes, Evidence(text=f"{text}; how busy they are is not known yet"), False
-    if room >= 1:
-        return fixes, Evidence(text=f"{text}: there is room for workers", source="host"), False
+        return fixes, Evidence(text=has, source="host")
+    fixes = _workers(room.number, trainer, loader, gain)
+    if not total or busy is None:
+        return fixes, Evidence(text=f"{text}; how busy they are is not known yet")
+    if room.free >= 1:
+        return fixes, Evidence(text=f"{text}: there is room for workers", source="host")
     text += ": each worker would have less than one core, so more of them help only where they "
     text += "wait for storage"
     fixes += WORDINGS.fixes(["cheaper-preparation"], {**cheaper, **dict.fromkeys(gain)})
-    return fixes, Evidence(text=text, source="host"), False
-
-
-def usable_cores(scene: LiveScene, job: JobView, trainer: TrainerView) -> float | None:
-    """Return how many CPU cores one rank may use; None where that is unknown.
-
-    Its CPU affinity and its cgroup limit the number. The ranks of a job share the cores where there
-    are fewer cores than their limits add up to.
-    """
-    total = scene.host.definition.cpu_count
-    own = trainer.definition.cores or total
-    if not own:
-        return None
-    ranks = max(1, len(living(job)))
-    return own if own * ranks <= (total or own) else own / ranks
+    return fixes, Evidence(text=text, source="host")
 
 
 def _workers(

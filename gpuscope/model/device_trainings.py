@@ -12,11 +12,12 @@ from math import fsum
 from ..store.view import DeviceView, Entity, HistoryOf, HostView, TrainerView, no_history
 from ..text.units import percent_text
 from .growth import trend_of
+from .input_cure import is_hopeless
 from .memory_layers import living, trainer_of
 from .memory_room import MemoryRoom, alarm, room_of
 from .ranks import names_of
 from .stalls import Stall, find_stall, place, waits_in_collective
-from .step_time import input_share, warmed_up
+from .step_time import input_share, input_window, warmed_up
 
 STARVED = 0.2
 """A training that waits for input for this share of a step is starved."""
@@ -86,8 +87,8 @@ def starvation(host: HostView, device: DeviceView, history: HistoryOf = no_histo
     for allocator in living(device):
         trainer = trainer_of(host, allocator)
         share = starving(host, trainer, history) if trainer else None
-        if trainer and share is not None and starving_warns(trainer, share):
-            return f"{percent_text(share)} of the step"
+        if trainer and share is not None and starving_warns(host, trainer, share, history):
+            return f"{percent_text(share)} of {input_window(trainer, brief=True)}"
     return ""
 
 
@@ -104,15 +105,21 @@ def starving(host: HostView, trainer: TrainerView, history: HistoryOf = no_histo
     return None if busy is not None and works_through(busy.percent, share) else share
 
 
-def starving_warns(trainer: TrainerView, share: float) -> bool:
-    """Tell whether a wait for input of that share is a warning, and not only worth a word."""
-    return share >= (STARVED if trainer.definition.cuda else STARVED_CPU)
+def starving_warns(
+    host: HostView, trainer: TrainerView, share: float, history: HistoryOf = no_history
+) -> bool:
+    """Tell whether a wait for input of that share is a warning, and not only worth a word.
+
+    It is none where nothing can be done about it.
+    """
+    large = share >= (STARVED if trainer.definition.cuda else STARVED_CPU)
+    return large and not is_hopeless(host, trainer, history)
 
 
 def warned_starving(host: HostView, trainer: TrainerView, history: HistoryOf = no_history) -> float:
     """Return the share of a step that a trainer waits for input where that is a warning, else 0."""
     share = starving(host, trainer, history)
-    warns = share is not None and starving_warns(trainer, share)
+    warns = share is not None and starving_warns(host, trainer, share, history)
     return share if warns and share is not None else 0.0
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from math import fsum
 
 from ..store.view import TrainerView
+from ..text.units import count_text
+from .pace import MEDIAN_STEPS, PARTS_STEPS
 
 SPLIT = ("input", "h2d", "compute", "optimizer", "communication", "other")
 """Where a step's time goes: columns ``*_seconds``, which add up to :func:`measured_step`."""
@@ -89,6 +91,17 @@ def input_wait(trainer: TrainerView) -> tuple[float | None, float | None]:
     return trainer.number("loader_wait_seconds"), trainer.number(
         "step_seconds"
     ) if mean is None else mean
+
+
+def input_window(trainer: TrainerView, brief: bool = False) -> str:
+    """Return over which of its steps :func:`input_wait` is a mean: ``the last 64 steps``.
+
+    With ``brief``, as beside a state in a table, it is ``64 steps``.
+    """
+    parts = trainer.number("input_seconds") is not None and "compute" in split_of(trainer)
+    steps, made = PARTS_STEPS if parts else MEDIAN_STEPS, trainer.number("step")
+    text = count_text(steps if made is None else min(steps, max(1, int(made))), "step")
+    return text if brief else f"the last {text}"
 
 
 def input_columns(trainer: TrainerView) -> tuple[str, tuple[str, ...]]:

@@ -223,7 +223,7 @@ def test_retries_of_long_ago_are_no_warning():
 def test_waiting_for_input_on_the_device_is_definite():
     finding = named(one(**jobs.split(0.5, input=0.6, compute=0.2, optimizer=0.05)), "num-workers")
     assert (finding.severity, finding.confidence) == ("warning", "definite")
-    assert "the GPU waits for the loader 60 % of a step" in text(finding)
+    assert "the GPU waits for the loader 60 % of the last 32 steps" in text(finding)
 
 
 def test_on_a_cpu_two_fifths_of_waiting_are_a_warning_however_busy_its_cores_are():

@@ -126,7 +126,7 @@ def pictures() -> dict[str, list[Scene]]:
         "Why is it slow? It waits for data (recorded on two cores, without a GPU)",
         screens["slow"],
         5,
-        r"Pid \d+ waits for input \d+ % of each step",
+        r"Pid \d+ waits for input \d+ % of the last \d+ steps",
     )
     full = Scene(
         "Out of memory on an H200: 4.12 GiB are free, but in pieces",

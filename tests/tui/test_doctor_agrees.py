@@ -94,10 +94,10 @@ def test_one_wait_for_input_has_one_figure_everywhere():
     assert line.cells["input"][0] == "74 %"
     assert f"{line.split.shares['input']:.2f}" == "0.74"
     assert line.cells["pace"][0] == "100 ms"
-    assert "waits for data 74 % of the step" in notes
-    assert judge(host, host.devices[0]).reason == "74 % of the step"
+    assert "waits for data 74 % of the last 32 steps" in notes
+    assert judge(host, host.devices[0]).reason == "74 % of 32 steps"
     said = found["live.input_bound"]
-    assert said.title.endswith("74 % of each step")
+    assert said.title.endswith("74 % of the last 32 steps")
     assert said.fixes[0].effect == "at best 30.2 ms instead of 116 ms per step on average"
     assert "74 %" in said.evidence[0].text
 

@@ -189,7 +189,7 @@ async def test_a_trainer_that_ended_keeps_its_last_state_with_reason_and_time():
 @in_loop
 async def test_the_slowest_input_is_named_with_its_rank():
     screen = await shown(views.training())
-    assert "rank 5 waits for data 31 % of the step" in screen
+    assert "rank 5 waits for data 31 % of the last 64 steps" in screen
     assert "◆ input-bound" in screen
     assert "◇ shared lin (jupyter)" in await shown(views.training(), size=(160, 40))
 
@@ -432,7 +432,7 @@ async def test_a_reason_in_a_narrow_column_begins_with_what_matters():
         in_short("nvmlDeviceGetPowerUsage has not returned for 12 s")
         == "for 12 s in nvmlDeviceGetPowerUsage"
     )
-    assert in_short("31 % of the step") == "31 % of the step"
+    assert in_short("31 % of 64 steps") == "31 % of 64 steps"
     assert "▲ hung for 12 s in" in await shown(views.hung(), size=(120, 40), wanted="hung")
 
 

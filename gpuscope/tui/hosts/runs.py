@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...model.device_trainings import STARVED
+from ...model.device_trainings import warned_starving
 from ...model.job_state import JobState, Judged, job_state
 from ...model.pace import pace_of, seconds_left
 from ...model.step_time import input_share
@@ -54,6 +54,8 @@ class HostJob(NamedTuple):
     eta: float | None
     loss: float | None
     input: float | None
+    waits: bool
+    """Whether a rank's wait for input is a warning."""
 
 
 def run_of(
@@ -86,6 +88,7 @@ def run_of(
         None if pace is None or pace.stopped else max(left, default=None),
         next(iter(known("loss")), None),
         max(shares, default=None),
+        any(warned_starving(host, one, history) for one in living),
     )
 
 
@@ -127,7 +130,7 @@ def row_of(one: Joined, glyphs: Glyphs) -> TableRow:
     steps, paces = known("step"), known("pace")
     stands = any(run.state.kind == "bad" for run in runs)
     etas = [] if stands else known("eta")  # the other hosts wait for the one that stands
-    losses, shares = known("loss"), known("input")
+    losses, shares, waits = known("loss"), known("input"), any(run.waits for run in runs)
     cells: dict[str, Cell] = {
         "job": [(first.title, "title" if first.mine else "text")],
         "user": [(first.user, "text" if first.mine else "muted")] if first.user else NOTHING,
@@ -140,16 +143,12 @@ def row_of(one: Joined, glyphs: Glyphs) -> TableRow:
         "pace": [(brief_duration_text(max(paces)), "text")] if paces else NOTHING,
         "eta": [(brief_left_text(max(etas)), "muted")] if etas else NOTHING,
         "loss": [(loss_text(losses[0]), "text")] if losses else NOTHING,
-        "input": [(percent_text(max(shares), whole=True), _starved(max(shares)))]
+        "input": [(percent_text(max(shares), whole=True), "warn" if waits else "muted")]
         if shares
         else NOTHING,
         "state": _state(one.parts, glyphs),
     }
     return TableRow(first.key, cells)
-
-
-def _starved(share: float) -> str:
-    return "warn" if share >= STARVED else "muted"
 
 
 def _state(parts: Sequence[tuple[str, HostJob]], glyphs: Glyphs) -> Line:

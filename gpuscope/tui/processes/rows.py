@@ -339,7 +339,7 @@ def _row(
         if entry.idle
         else "",
         "bar": memory_bar(entry.uses, entry.devices, entry.trainer) or "",
-        **training_cells(entry.trainer),
+        **training_cells(entry.trainer, entry.starved > 0),
         "state": state if words else state[:1],
         "where": [(where, "muted")] if (where := belongs(entry)) else "",
         "command": [

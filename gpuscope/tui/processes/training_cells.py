@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...model.device_trainings import STARVED
 from ...model.pace import pace_of
 from ...model.step_time import input_share
 from ...store.view import TrainerView
@@ -19,8 +18,11 @@ FULL_CELLS = 150
 """The width from which on a table has these columns."""
 
 
-def training_cells(trainer: TrainerView | None) -> dict[str, Cell]:
-    """Return what torch held at most, the step time, the wait for data and the loss."""
+def training_cells(trainer: TrainerView | None, waits: bool) -> dict[str, Cell]:
+    """Return what torch held at most, the step time, the wait for data and the loss.
+
+    ``waits`` says whether that wait is a warning.
+    """
     if trainer is None:
         return {}
     peaks = [peak for one in trainer.allocators if (peak := one.number("peak_allocated_bytes"))]
@@ -31,9 +33,7 @@ def training_cells(trainer: TrainerView | None) -> dict[str, Cell]:
     if pace is not None:
         cells[PACE.key] = [(brief_duration_text(pace), "text")]
     if share is not None:
-        cells[INPUT.key] = [
-            (percent_text(share, whole=True), "warn" if share >= STARVED else "muted")
-        ]
+        cells[INPUT.key] = [(percent_text(share, whole=True), "warn" if waits else "muted")]
     if loss is not None:
         cells[LOSS.key] = [(loss_text(loss), "text")]
     return cells

@@ -48,6 +48,7 @@ _CALL_FAILED = re.compile(r"nvml\w+: (.+)")
 _CALL_HANGS = re.compile(r"(nvml\w+) has not returned for (.+)")
 _LINE = re.compile(r"(at \S+:\d+) in .*")
 _LEFT = re.compile(r"(.* left) of .*")
+_OF_STEPS = re.compile(r" of \d+ steps?$")
 _ENDS = re.compile(r"out of memory in (.+?)(?:, .*)?")
 
 
@@ -77,8 +78,7 @@ def in_shortest(reason: str) -> str:
     if ends := _ENDS.fullmatch(reason):
         return f"{ends[1]} left"
     short = in_short(reason).removeprefix("the device has ")
-    for tail in (" of the step", " in a collective"):
-        short = short.removesuffix(tail)
+    short = _OF_STEPS.sub("", short.removesuffix(" in a collective"))
     return _LEFT.sub(r"\1", _LINE.sub(r"\1", short))
 
 

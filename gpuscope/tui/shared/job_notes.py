@@ -14,7 +14,7 @@ from ...model.ranks import name_of
 from ...model.reading_age import old_seconds
 from ...model.slowdown import of_trainers
 from ...model.stalls import find_stall, is_ending, worst_rank
-from ...model.step_time import SLOWER, slower_than_before
+from ...model.step_time import SLOWER, input_window, slower_than_before
 from ...model.stragglers import is_warning, straggler
 from ...store.view import HistoryOf, HostView, JobView, TrainerView, by_id
 from ...text.clock import clock_text
@@ -167,7 +167,7 @@ def input_lines(host: HostView, trainers: Sequence[TrainerView], history: Histor
         return []
     share, trainer = found
     name = f"{name_of(trainer)} " if len(trainers) > 1 else ""
-    text = f"{name}waits for data {percent_text(share)} of the step"
+    text = f"{name}waits for data {percent_text(share)} of {input_window(trainer)}"
     return [[("input: ", input_token(host, trainers, history)), (text, "muted")]]
 
 
@@ -182,7 +182,8 @@ def most_starving(
 def input_token(host: HostView, trainers: Sequence[TrainerView], history: HistoryOf) -> str:
     """Return how grave the wait for input is, as the doctor takes it."""
     found = most_starving(host, trainers, history)
-    return "warn" if found and starving_warns(found[1], found[0]) else "muted"
+    warns = found is not None and starving_warns(host, found[1], found[0], history)
+    return "warn" if warns else "muted"
 
 
 def _slow(host: HostView, trainers: Sequence[TrainerView], history: HistoryOf) -> list[Line]:

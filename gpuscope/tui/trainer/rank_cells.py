@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from ...model.device_trainings import STARVED
+from ...model.device_trainings import warned_starving
 from ...model.step_time import input_share
-from ...store.view import DeviceView, HostView, TrainerView, by_id
+from ...store.view import DeviceView, HistoryOf, HostView, TrainerView, by_id
 from ...text.units import amount_text, brief_duration_text, percent_text
 from ..shared.job_rows import loss_text
 from ..widgets.table import Cell
 
 
-def wide_cells(host: HostView, trainer: TrainerView, device: DeviceView | None) -> dict[str, Cell]:
+def wide_cells(
+    host: HostView, trainer: TrainerView, device: DeviceView | None, history: HistoryOf
+) -> dict[str, Cell]:
     """Return its slowest steps, its loss and wait for data, and the load of its GPU and process."""
     cells: dict[str, Cell] = {}
     slow, loss = trainer.number("step_seconds_p95"), trainer.number("loss")
@@ -20,7 +22,7 @@ def wide_cells(host: HostView, trainer: TrainerView, device: DeviceView | None) 
     if loss is not None:
         cells["loss"] = [(loss_text(loss), "text")]
     if share is not None:
-        token = "warn" if share >= STARVED else "muted"
+        token = "warn" if warned_starving(host, trainer, history) else "muted"
         cells["input"] = [(percent_text(share, whole=True), token)]
     if device is not None:
         load, power = device.number("utilization_percent"), device.number("power_watts")

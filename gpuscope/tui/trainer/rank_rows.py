@@ -173,7 +173,8 @@ def rank_rows(
     slow = found.trainer if found is not None else None
     starved = most_starving(host, living, history)
     warns = found is not None and is_warning(found, host, history)
-    hungry = starved[1] if starved and starving_warns(starved[1], starved[0]) else None
+    warned = starved is not None and starving_warns(host, starved[1], starved[0], history)
+    hungry = starved[1] if starved is not None and warned else None
     worst, _ = worst_rank(living)
     by_trainer: dict[str, MemoryRoom] = {}
     for room in rooms(host.devices, living, history):
@@ -213,6 +214,7 @@ def rank_rows(
             t.key == first,
             ends,
             tokens,
+            history,
         )
 
     ends = len({t.gone.reason for t in living if t.gone is not None}) > 1
@@ -254,6 +256,7 @@ def _rank_row(
     first: bool,
     ends: bool,
     tokens: Mapping[str, str],
+    history: HistoryOf,
 ) -> TableRow:
     rank, alone = trainer.definition.rank, trainer.definition.world_size == 1
     age = trainer.number("step_age_seconds")
@@ -282,7 +285,7 @@ def _rank_row(
         if not has_stopped(trainer) and (parts := step_parts([trainer])) is not None
         else NOTHING,
         "at": _at(trainer, broken, ends),
-        **wide_cells(host, trainer, device),
+        **wide_cells(host, trainer, device, history),
     }
     if room is not None:
         allocated, reserved = (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....doctor.finding import Evidence, Report
-from ....doctor.loader_line import has_changed, script_of
+from ....model.loader_line import has_changed, script_of
 from ....model.step_time import input_share
 
 if TYPE_CHECKING:

@@ -11,9 +11,15 @@ import pytest
 
 from gpuscope.doctor import live
 from gpuscope.doctor.finding import Finding
-from gpuscope.doctor.loader_line import LoaderLine, loader_of
+from gpuscope.model.loader_line import LoaderLine, loader_of
 from gpuscope.probe.rendezvous import start_ticks
 from gpuscope.store.view import TrainerView
+from gpuscope.text import styled
+from gpuscope.tui.hosts.runs import run_of
+from gpuscope.tui.processes.entries import entries
+from gpuscope.tui.processes.idle import Idleness
+from gpuscope.tui.shared.job_rows import job_lines
+from gpuscope.tui.trainer.rank_rows import rank_rows
 from gpuscope.wire import frames as f
 from tests.cli.test_snapshot_live import frames_of
 from tests.fakes import views
@@ -112,3 +118,28 @@ def test_nothing_can_be_done_where_the_workers_are_there_and_no_core_is_free(sta
     assert "more workers would not help" in said
     assert [fix.code for fix in one.fixes] == [""], "fewer workers are no advice"
     assert the_finding(started(text, busy=10.0)).severity == "warning", "a core is free"
+
+
+@pytest.mark.parametrize(("busy", "severity"), [(97.0, "info"), (20.0, "warning")])
+def test_all_surfaces_take_a_wait_that_nothing_helps_against_alike(started, busy, severity):
+    frames = started("loader = DataLoader(data, batch_size=16, num_workers=1)\n", busy=busy)
+    sample = next(frame for frame in frames if isinstance(frame, f.Sample))
+    sample.t[0][1 + f.TRAINER_COLUMNS.index("loader_wait_seconds")] = 0.3  # of steps of 0.5 s
+    if severity == "warning":  # with one core more its worker is too few
+        for frame in frames:
+            if isinstance(frame, f.Def) and frame.host is not None:
+                frame.host.cpu_count = 4
+    host, history = views.seen(frames)
+    assert the_finding(frames).severity == severity
+    warns, token = severity == "warning", "warn" if severity == "warning" else "muted"
+    (line,) = job_lines(host, history=history)
+    assert line.cells["input"] == ("60 %", token)
+    (note,) = [note for note in line.notes if note[0][0].startswith("input")]
+    assert note[0][1] == token
+    assert styled.plain(note).endswith("waits for data 60 % of the last 64 steps")
+    (row,) = rank_rows(host, host.jobs[0], None, history)
+    assert row.cells["input"] == [("60 %", token)]
+    run = run_of(host, host.jobs[0], "job", history)
+    assert (run.input, run.waits) == (pytest.approx(0.6), warns)
+    entry = next(one for one in entries(host, history, Idleness()) if one.trainer is not None)
+    assert (entry.starved > 0) is warns
