@@ -84,9 +84,7 @@ class Injections:
 
             answer: Any = frames.Result(request.id, listing(request.args.get("pids"), self._redact))
         except Exception as error:
-            answer = frames.Error(
-                request.id, "failed", f"gpuscope failed: {type(error).__name__}: {error}"[:300]
-            )
+            answer = _failed(request, error)
         self._answer(answer)
 
     def cancel(self, number: object) -> bool:
@@ -107,9 +105,7 @@ class Injections:
             try:
                 answer = self._one(request, pid, int(request.args["start"]))  # type: ignore[arg-type]
             except Exception as error:
-                answer = frames.Error(
-                    request.id, "failed", f"gpuscope failed: {type(error).__name__}: {error}"[:300]
-                )
+                answer = _failed(request, error)
             with self._lock:
                 self._pids.pop(pid, None)
                 self._cancelled.discard(request.id)
@@ -165,6 +161,11 @@ class Injections:
 
     def _refuse(self, request: frames.Request, code: str, reason: str) -> None:
         self._answer(frames.Error(request.id, code, reason))
+
+
+def _failed(request: frames.Request, error: Exception) -> frames.Error:
+    text = f"gpuscope failed: {type(error).__name__}: {error}"
+    return frames.Error(request.id, "failed", text[:300])
 
 
 def _audit(pid: int, start: int, method: str, began: float, outcome: str) -> None:

@@ -170,19 +170,15 @@ class Requests:
 
             self._answer(signals.answer(request))
         elif request.r == "recent":
-            threading.Thread(target=self._past, args=(request,), name="past", daemon=True).start()
+            self._apart(self._past, request)
         elif request.r == "holders":
-            threading.Thread(
-                target=self._holders, args=(request,), name="holders", daemon=True
-            ).start()
+            self._apart(self._holders, request)
         elif request.r == "environment" and "pid" in request.args:
             self._answer(process_environment(request))
         elif request.r == "environment" and "slurm_job" in request.args:
-            threading.Thread(target=self._slurm, args=(request,), name="slurm", daemon=True).start()
+            self._apart(self._slurm, request)
         elif request.r == "environment" and request.args.get("of") == "host":
-            threading.Thread(
-                target=self._host, args=(request,), name="environment", daemon=True
-            ).start()
+            self._apart(self._host, request)
         elif request.r == "environment":
             self._answer(frames.Result(request.id, environment(self._facts())))
         elif request.r in RELAYED:
@@ -190,31 +186,35 @@ class Requests:
         else:
             self._refuse(request, "unsupported", f"this agent does not offer {request.r}")
 
-    def _slurm(self, request: frames.Request) -> None:
-        """Ask Slurm in a separate thread, because its controller may take its time."""
+    def _apart(
+        self, ask: Callable[[frames.Request], frames.Frame], request: frames.Request
+    ) -> None:
+        """Answer in a separate thread, because the driver, Slurm and torch take their time."""
+        threading.Thread(
+            target=lambda: self._answer(ask(request)), name=request.r, daemon=True
+        ).start()
+
+    def _slurm(self, request: frames.Request) -> frames.Frame:
         from ..collect.slurm import job_end
 
         end = job_end(str(request.args["slurm_job"]))
         known = not isinstance(end, frames.Unknown)
-        self._answer(frames.Result(request.id, {"slurm_end": end} if known else vars(end)))
+        return frames.Result(request.id, {"slurm_end": end} if known else vars(end))
 
-    def _host(self, request: frames.Request) -> None:
-        """Gather the host's facts in a separate thread: the driver and torch take time."""
+    def _host(self, request: frames.Request) -> frames.Frame:
         from . import environment_requests
 
-        self._answer(environment_requests.answer(request))
+        return environment_requests.answer(request)
 
-    def _past(self, request: frames.Request) -> None:
-        """Ask the driver for past samples in a separate thread."""
+    def _past(self, request: frames.Request) -> frames.Frame:
         from . import device_past
 
-        self._answer(device_past.answer(request, self._devices()))
+        return device_past.answer(request, self._devices())
 
-    def _holders(self, request: frames.Request) -> None:
-        """Find the holders in a separate thread, because it reads a folder of every process."""
+    def _holders(self, request: frames.Request) -> frames.Frame:
         from . import holding
 
-        self._answer(holding.answer(request, self._redact))
+        return holding.answer(request, self._redact)
 
     # ── to a probe and back ──
 
@@ -231,11 +231,11 @@ class Requests:
                     (
                         one
                         for one in self._relays.values()
-                        if one.link == link and _exclusive(one.name)
+                        if one.link == link and one.name in frames.EXCLUSIVE
                     ),
                     None,
                 )
-                if _exclusive(request.r) and running is not None:
+                if request.r in frames.EXCLUSIVE and running is not None:
                     self._refuse(
                         request,
                         "busy",
@@ -319,10 +319,6 @@ class Requests:
                     "timeout",
                     "the probe did not answer in time: its trainer is stopped or busy in C code",
                 )
-
-
-def _exclusive(name: str) -> bool:
-    return name in frames.EXCLUSIVE
 
 
 def environment(facts: Mapping[str, Any]) -> Dict[str, Any]:
