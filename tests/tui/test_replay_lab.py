@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import PATH_VARIABLE
 from gpuscope.store.replay import ReplaySource
@@ -11,7 +13,7 @@ from gpuscope.tui.shell.action_availability import NO_LAB
 from gpuscope.tui.shell.actions import ACTIONS
 from gpuscope.tui.shell.lab_actions import LAB_ACTIONS
 from gpuscope.tui.shell.session import Session
-from tests.recordings import REDACTED
+from tests.recordings import REDACTED, SHIPPED
 from tests.tui import lab_data
 from tests.tui.pilot import in_loop, until
 from tests.tui.snapshots import text
@@ -20,21 +22,21 @@ OWN_WORDS = ("mlp-tiny", "Demo trainer", "SAMPLES/S")
 """What the Lab of this machine shows with the runs of :func:`replayed`."""
 
 
-def replayed(monkeypatch, tmp_path) -> GpuscopeApp:
+def replayed(monkeypatch, tmp_path, recording: Path, seconds: float = 20.0) -> GpuscopeApp:
     """Return a replay on a machine whose Lab has two finished runs."""
     path = tmp_path / "l.sqlite"
     monkeypatch.setenv(PATH_VARIABLE, str(path))
     configs = LabConfig(model="mlp-tiny"), LabConfig(model="mlp-tiny", amp="bf16")
     lab_data.ledger(path, *(lab_data.document(config, 100.0) for config in configs))
-    replay = ReplaySource(REDACTED / "h200x2-ddp.gsr")
-    replay.seek(20.0)
+    replay = ReplaySource(recording)
+    replay.seek(seconds)
     replay.pause()
     return GpuscopeApp(Session(replay=replay))
 
 
 @in_loop
 async def test_a_replay_shows_no_run_of_this_machine_on_any_tab(monkeypatch, tmp_path):
-    app = replayed(monkeypatch, tmp_path)
+    app = replayed(monkeypatch, tmp_path, REDACTED / "h200x2-ddp.gsr")
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Devices")
         for key, wanted in (
@@ -48,13 +50,27 @@ async def test_a_replay_shows_no_run_of_this_machine_on_any_tab(monkeypatch, tmp
             await pilot.press(key)
             screen = await until(pilot, wanted, "REPLAY")
             assert not [word for word in OWN_WORDS if word in screen], key
+        assert "no run of a Lab" in screen
         assert "h200x2-ddp.gsr" in screen, "how a stored run is compared with it"
         assert app.session._labs is None, "the stored runs are not even read"
 
 
 @in_loop
+async def test_the_runs_of_a_lab_that_were_recorded_are_told(monkeypatch, tmp_path):
+    app = replayed(monkeypatch, tmp_path, SHIPPED / "h200-lab.gsr", 60.0)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("5")
+        screen = await until(pilot, "1 run of the Lab in this recording", "No run can be started")
+        assert "gpt · amp bf16" in screen, "its settings, from the command of its worker"
+        assert " of 1,800 · median step " in screen
+        assert "loss " in screen
+        assert "no run of a Lab" not in screen
+        assert not [word for word in OWN_WORDS if word in screen]
+
+
+@in_loop
 async def test_keys_help_and_palette_agree_that_a_replay_has_no_lab(monkeypatch, tmp_path):
-    app = replayed(monkeypatch, tmp_path)
+    app = replayed(monkeypatch, tmp_path, REDACTED / "h200x2-ddp.gsr")
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("5")
         await until(pilot, "A replay has no Lab.")
@@ -78,7 +94,7 @@ async def test_keys_help_and_palette_agree_that_a_replay_has_no_lab(monkeypatch,
 
 @in_loop
 async def test_a_fix_is_not_put_into_the_lab_of_a_replay(monkeypatch, tmp_path):
-    app = replayed(monkeypatch, tmp_path)
+    app = replayed(monkeypatch, tmp_path, REDACTED / "h200x2-ddp.gsr")
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("2")
         await until(pilot, "Where the bytes are")

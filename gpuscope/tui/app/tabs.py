@@ -19,7 +19,7 @@ TABS = {
     "log": ("log", "LogPane"),
 }
 """Tab → its folder, and the class in ``pane.py`` there; imported at the first visit."""
-NO_LAB = ("lab.no_lab_pane", "NoLabPane")
+REPLAYED_LAB = ("lab.replay_pane", "ReplayLabPane")
 """The module and the class of the Lab's tab in a replay."""
 PANELS = {
     "fleet": ("Hosts",),
@@ -36,6 +36,6 @@ PANELS = {
 def make_pane(session: Session, tab: str) -> Pane:
     """Return the pane of a tab, as new."""
     folder, name = TABS[tab]
-    module, name = NO_LAB if tab == "lab" and session.replay else (f"{folder}.pane", name)
+    module, name = REPLAYED_LAB if tab == "lab" and session.replay else (f"{folder}.pane", name)
     made: Pane = getattr(import_module(f"gpuscope.tui.{module}"), name)(session, id=tab)
     return made
