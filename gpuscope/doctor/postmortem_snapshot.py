@@ -280,8 +280,8 @@ def _leak_finding(
             source="snapshot",
         ),
         Evidence(
-            text=f"of {bytes_text(device.totals.allocated_bytes)} allocated on device "
-            f"{device.device}",
+            text=f"of {bytes_text(device.totals.allocated_bytes)} allocated on "
+            f"cuda:{device.device}",
             source="snapshot",
         ),
     ]

@@ -121,7 +121,7 @@ def _device(device: SnapshotDevice, when: str, several: bool) -> Section:
         parts.append(_sizes(device.sizes, when))
     notes = [note.text for note in device.notes]
     parts += [Sentences(notes, "muted")] if notes else []
-    return Section(f"Memory of device {device.device}" if several else "Memory", parts)
+    return Section(f"Memory of cuda:{device.device}" if several else "Memory", parts)
 
 
 def _totals(device: SnapshotDevice, when: str) -> Waterfall:

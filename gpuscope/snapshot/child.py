@@ -115,9 +115,7 @@ class Child:
         found = self.snapshot.moments.get(device)
         if found is None:
             known = ", ".join(map(str, sorted(self.snapshot.moments))) or "none"
-            raise Unreadable(
-                "usage", f"device {device} has no trace here (devices with one: {known})"
-            )
+            raise Unreadable("usage", f"cuda:{device} has no trace here (those with one: {known})")
         return found
 
 

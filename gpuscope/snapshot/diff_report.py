@@ -35,7 +35,7 @@ def diff_lines(
 def _device_diff(one: DeviceDiff, width: int, glyphs: Charset) -> list[Line]:
     change = one.after.allocated_bytes - one.before.allocated_bytes
     lines: list[Line] = [
-        [(f"device {one.device}", "title")],
+        [(f"cuda:{one.device}", "title")],
         pair(
             "allocated",
             f"{bytes_text(one.before.allocated_bytes)} before, "

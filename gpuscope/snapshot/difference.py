@@ -27,7 +27,7 @@ def compare(before: Snapshot, after: Snapshot, top: int) -> Diff:
         old, new = before.live.get(device, BlockTable()), after.live.get(device, BlockTable())
         by_stack = _has_stacks(old) and _has_stacks(new)
         if not by_stack and (_has_stacks(old) or _has_stacks(new)):
-            text = f"device {device}: only one of the two has stacks, so rows are by block size"
+            text = f"cuda:{device}: only one of the two has stacks, so rows are by block size"
             diff.notes.append(Note("no_frames", text))
         diff.devices.append(_device(device, old, new, before, after, by_stack, top))
     return diff

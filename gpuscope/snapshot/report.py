@@ -98,7 +98,7 @@ def record_lines(summary: Summary, glyphs: Charset = BLOCKS) -> list[Line]:
         lines.append(
             [
                 (f"{'oom':<{LABEL_CELLS}} ", "bad"),
-                (f"{words} on device {record.get('device', '?')}", "text"),
+                (f"{words} on cuda:{record.get('device', '?')}", "text"),
             ]
         )
     frames = summary.stack[summary.headline : summary.headline + 1 + MORE_FRAMES]
@@ -123,7 +123,7 @@ def record_lines(summary: Summary, glyphs: Charset = BLOCKS) -> list[Line]:
 
 def device_lines(device: SnapshotDevice, width: int, glyphs: Charset = BLOCKS) -> list[Line]:
     lines: list[Line] = [
-        [(f"device {device.device}", "title")],
+        [(f"cuda:{device.device}", "title")],
         *totals_lines(device, width, glyphs),
     ]
     for title, part in (

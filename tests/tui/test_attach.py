@@ -638,8 +638,8 @@ async def test_the_overview_tells_step_and_loss_of_a_log_and_which_key_looks_ins
     async with make(AskedSource([*frames, last])).run_test(size=(160, 40)) as pilot:
         await until(
             pilot,
-            "step 1,200 of 9,000, loss 0.4321 (from its log, 2m",
-            "idle for at least 6m",
+            "step 1,200 of 9,000, loss 0.4321 (from its log, 2 min",
+            "idle for at least 6 min",
             "a: attach",
         )
 

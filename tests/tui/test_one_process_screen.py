@@ -187,7 +187,7 @@ async def test_a_small_terminal_has_all_of_a_training_with_a_chart_on_one_page()
         await until(pilot, "live", "train.py")
         await pilot.press("P", "j", "enter")
         screen = await until(pilot, "Process 48213", "torch now", "GPU memory GiB, 15 s", "━ GPU 0")
-        assert "4,003 of 20,000 · 4h left · loss 2.000" in screen
+        assert "4,003 of 20,000 · 4 h left · loss 2.000" in screen
         assert "CUDA device numbers" not in screen, "the line of the GPU has them"
         assert "━ GPU 0" in screen.splitlines()[-2], "the chart ends where the page does"
 

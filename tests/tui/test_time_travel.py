@@ -315,12 +315,12 @@ async def test_click_wheel_and_headings_on_the_overview():
         await pilot.pause()
         assert app.session.selection.device.startswith("GPU-00000003")
         await pilot.click(offset=place_of(screen, "USED/TOTAL"))
-        screen = await until(pilot, "USED▾", "devices sorted by used")
+        screen = await until(pilot, "USED▾", "GPUs sorted by used")
         assert app.session.state.sort == "used"
         table = app.main.pane.query_one("#devices")
         assert table.rows[0].key.startswith("GPU-00000003")
         await pilot.click(offset=place_of(screen, "USED▾"))
-        await until(pilot, "devices sorted by index")
+        await until(pilot, "GPUs sorted by index")
         await pilot.click(offset=place_of(screen, "MODEL"))
         assert app.session.state.sort == "index", "a column that is not sorted by does nothing"
         table.focus()

@@ -100,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     search.add_argument(
         "--new", action="store_true", help="start over, even if this search can be continued"
     )
-    card = parser.add_argument_group("the device")
+    card = parser.add_argument_group("the GPU")
     card.add_argument(
         "--gpu",
         type=types.whole_between(0, 1023),

@@ -492,7 +492,7 @@ class OverviewPane(Pane):
 
     def _sort_by(self, sort: str) -> None:
         self.session.state.sort = sort
-        self.session.notices.say(f"devices sorted by {sort}")
+        self.session.notices.say(f"GPUs sorted by {sort}")
         self.show(self.session.host)
 
     def do_sort_next(self) -> None:

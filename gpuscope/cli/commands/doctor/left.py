@@ -102,7 +102,7 @@ def deaths(
         found = _examined(path)
         if found.findings and (pid, start) not in reported:
             reported.add((pid, start))
-            how = End("out of memory", "bad", "on its device")
+            how = End("out of memory", "bad", "on its GPU")
             name = f"pid {pid}"
             yield Death(
                 pid,

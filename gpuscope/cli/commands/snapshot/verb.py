@@ -155,7 +155,7 @@ def _read(args: argparse.Namespace, path: str) -> int:
             devices = [one for one in reading.summary.devices if args.device in (None, one.device)]
             if args.device is not None and not devices:
                 known = ", ".join(str(one.device) for one in reading.summary.devices) or "none"
-                raise UsageError(f"no device {args.device} in this snapshot (there are: {known})")
+                raise UsageError(f"no cuda:{args.device} in this snapshot (there are: {known})")
             moments = _moments(args, reading, devices)
             replayed = (
                 snapshot_what_if.ask(args, reading, devices) if args.what_if is not None else None
@@ -248,7 +248,7 @@ def _report(
     if moments:
         lines = report.header(summary, glyphs)
         for one in moments:
-            lines += [[], [(f"device {one.device}", "title")]]
+            lines += [[], [(f"cuda:{one.device}", "title")]]
             lines += (
                 report.at_lines(one, width, glyphs)
                 if isinstance(one, At)

@@ -109,7 +109,7 @@ def lines(answers: list[Answer], width: int) -> list[Line]:
     out: list[Line] = []
     for device, one in answers:
         if isinstance(one, str):
-            out += [[(text, "warn")] for text in wrap(f"device {device}: {one}", width)]
+            out += [[(text, "warn")] for text in wrap(f"cuda:{device}: {one}", width)]
             continue
         out += _device_lines(one, len(answers) > 1, width)
     return out
@@ -119,7 +119,7 @@ def _device_lines(one: Replayed, several: bool, width: int) -> list[Line]:
     from ....predict.report import TOKENS
     from ....text.units import bytes_text as size
 
-    title = [(f"device {one.device}: ", "muted")] if several else []
+    title = [(f"cuda:{one.device}: ", "muted")] if several else []
     out: list[Line] = []
     for number, text in enumerate(wrap(sentence(one), width - 12 * several)):
         out.append([*(title if not number else []), (text, TOKENS.get(one.verdict or "", "title"))])
