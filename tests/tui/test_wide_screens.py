@@ -311,3 +311,20 @@ async def test_a_host_without_readings_has_what_it_needs_in_place_of_empty_boxes
         assert "Hang: rank 3 is stuck" in screen.split("Wrong on the other hosts")[1]
         await pilot.press("k")
         await until(pilot, "Devices of bravo", "GPU utilisation", absent="echo: no reading yet")
+
+
+# ── the time ──
+
+
+@in_loop
+async def test_a_wide_time_tab_says_of_an_undivided_clock_what_the_process_does_and_holds():
+    replay = ReplaySource(REDACTED / "h200-lab.gsr")
+    replay.pause()
+    replay.seek(80.0)
+    app = GpuscopeApp(Session(replay=replay), "time")
+    async with app.run_test(size=LARGE) as pilot:
+        screen = await until(pilot, "Its steps", "Process 471", "since the start")
+        assert "of 20,000" in screen
+        assert "activations + temp" in screen
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, "Its steps", absent="Process 471")

@@ -1,6 +1,7 @@
 """What a large Time tab shows below the details of a row: the stack of a hang, or lines of code.
 
-The lines are those of all rows of the clock, the longest first.
+The lines are those of all rows of the clock, the longest first. Where the clock is not divided it
+is what is known of the process.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...model.standstill import stands_still
+from ...model.step_time import split_of
 from ...model.time_ledger import TimeLedger
 from ...text import styled
 from ...text.styled import Line
@@ -34,15 +36,16 @@ def aside_lines(
 ) -> tuple[str, list[Line]]:
     """Return the title and the lines of the panel, of which a line has ``cells`` cells.
 
-    While a trainer hangs it is where it hangs. Without a ``ledger`` of one that steps there are no
-    lines.
+    While a trainer hangs it is where it hangs. Without a ``ledger`` it is what is known of its
+    process, unless the row of a part of a step under the cursor has more to say.
     """
     if stands_still(trainer) and not session.why_not("stacks"):
         from ..trainer.hung_stack import hung_lines, stack_title
 
         return stack_title(trainer), hung_lines(session, trainer, STACK_ROWS, cells)
     if ledger is None:
-        return "", []
+        explained = bool(split_of(trainer)) and len(ranks) == 1
+        return ("", []) if explained else process_lines(session, trainer, cells, glyphs)
     on_gpu = any(one.definition.cuda for one in ranks)
     hint: list[Line] = []
     if not session.why_not("look"):
@@ -51,3 +54,23 @@ def aside_lines(
     if not code:
         return GPU_TITLE if on_gpu else WORK_TITLE, hint
     return CODE_TITLE, [*code, *([[], *hint] if hint else [])]
+
+
+def process_lines(
+    session: Session, trainer: TrainerView, cells: int, glyphs: Glyphs
+) -> tuple[str, list[Line]]:
+    """Return what the process of a trainer does, and what it holds; nothing where it is gone."""
+    from ..processes.idle import BUSY
+    from ..processes.text import about_lines, use_lines
+    from ..processes.training_text import memory_lines, training_lines
+
+    host = session.host
+    running = [one for one in host.processes if one.gone is None] if host is not None else []
+    process = next((one for one in running if one.id == trainer.process), None)
+    if host is None or process is None:
+        return "", []
+    rank = f"Rank {trainer.definition.rank}, p" if trainer.definition.rank is not None else "P"
+    lines = training_lines(host, process, BUSY, cells, glyphs)
+    lines += [*use_lines(host, process, cells), *memory_lines(host, process, cells, glyphs)]
+    lines += about_lines(host, process, None, cells)
+    return f"{rank}rocess {trainer.definition.pid}", lines

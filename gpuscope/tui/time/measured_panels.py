@@ -209,8 +209,8 @@ class MeasuredPanels(TimePanels):
         body = room - load - processes - events
         aside = len(self._aside[1]) if not self._more and chart else 0
         about = self._about_rows() if parts and chart and not self._more and not aside else 0
-        wanted = max(tables + about, HIGH_CHART_ROWS)
-        if chart and load and not aside and body > wanted:
+        wanted = max(tables + about + (aside + 2 if aside else 0), HIGH_CHART_ROWS)
+        if chart and load and body > wanted:
             load, body = load + body - wanted, wanted
         self._body.display = bool(body)
         self._spread(body)
