@@ -80,6 +80,20 @@ async def test_a_wide_memory_tab_says_what_the_allocator_counts_and_what_would_h
 
 
 @in_loop
+async def test_gpus_without_a_line_of_their_own_are_shown_as_one_mean():
+    app = make_app(fleet.node(1, "tight", 70.0), "memory")
+    async with app.run_test(size=LARGE) as pilot:
+        await until(pilot, "Memory in use by GPU", "finding:")
+        app.main.refresh_all()
+        screen = await until(pilot, "Memory in use by GPU", "other GPUs, mean")
+        chart = screen.split("Memory in use by GPU")[1].splitlines()
+        named = sum("│ GPU " in line[:10] for line in chart)
+        other = next(line for line in chart if "other GPUs, mean" in line)
+        assert named + int(other.split()[1]) == 8, "all GPUs are there"
+        assert "now" in chart[-4] + chart[-3], "and so is the axis"
+
+
+@in_loop
 async def test_what_is_held_after_each_step_is_a_curve_of_its_own():
     app = make_app(jobs.ranks(leaks=2), "memory")
     async with app.run_test(size=LARGE) as pilot:

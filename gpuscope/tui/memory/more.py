@@ -42,6 +42,8 @@ trainer is asked for them: a walk takes time.
 """
 TITLE_CELLS = 52
 """From so many cells on the title says what the sizes of fixes rest on."""
+LEAST_GPU_LINES = 2
+"""Of the courses of all GPUs: the fewest with which some are shown as the mean of several."""
 LEAST_POINTS = 20
 """The fewest steps of which a curve is drawn."""
 
@@ -69,6 +71,8 @@ class More:
         self._by_gpu: Trends | None = None
         self._charted = False
         """Whether there is room for the chart."""
+        self._lines = 0
+        """The lines of that chart above its axis."""
         self._of_gpus = False
         """Whether it shows the memory of all GPUs, or the load of a host without one."""
         self._high = False
@@ -118,6 +122,7 @@ class More:
             rows -= len(modules) + FRAME
         more = subject.allocator is not None or len(host.devices) > 1
         self._charted = rows >= CHART_ROWS and more and not on_cpu
+        self._lines = rows - FRAME - AXIS_ROWS
         self.host.display = on_cpu and rows >= HOST_ROWS
         self.events.display = on_cpu and rows >= LEAST_ROWS
         if self.events.display:
@@ -255,6 +260,7 @@ class More:
             window,
             self._chart.size,
             self._by_gpu.size if self._by_gpu is not None else None,
+            self._lines,
         )
         if drawn == self._drawn:
             return
@@ -275,7 +281,8 @@ class More:
         if self._of_gpus and self._by_gpu is not None:
             self._by_gpu.styles.height = "1fr"
             set_title(self._by_gpu, f"Memory in use by GPU{over}")
-            self._by_gpu.show(self._of_each_gpu(host, subject, window), window, now, clock)
+            each = self._of_each_gpu(host, subject, window)
+            self._by_gpu.show(self._fitted(each, host, subject, window), window, now, clock)
             return
         title, series = self._over_time(subject, window)
         set_title(self._chart, title + over)
@@ -296,6 +303,30 @@ class More:
             for one in host.devices
             if one.gone is None
         ]
+
+    def _fitted(
+        self, each: list[Trend], host: HostView, subject: Subject, window: float
+    ) -> list[Trend]:
+        """Return as many as there are lines: the chosen GPU, the fullest, the mean of the rest."""
+        lines = self._lines
+        if len(each) <= lines or lines < LEAST_GPU_LINES:
+            return each
+        from ..charts.chart_series import mean_over
+        from ..charts.trends import Trend
+
+        devices = [one for one in host.devices if one.gone is None]
+        fullest = sorted(
+            range(len(devices)),
+            key=lambda at: (
+                devices[at] is not subject.device,
+                -(devices[at].number("used_bytes") or 0.0),
+            ),
+        )
+        kept = sorted(fullest[: lines - 1])
+        rest = [devices[at] for at in sorted(fullest[lines - 1 :])]
+        mean = mean_over(self.session.history, rest, "used_bytes", window)
+        name = f"{len(rest)} other GPUs, mean"
+        return [*(each[at] for at in kept), Trend(name, "idle", mean, bytes_text, floor=None)]
 
     def _over_time(self, subject: Subject, window: float) -> tuple[str, Sequence[Series]]:
         """Return a title and one curve, of the allocator."""
