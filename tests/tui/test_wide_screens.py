@@ -342,3 +342,18 @@ async def test_a_wide_time_tab_says_of_an_undivided_clock_what_the_process_does_
         assert "activations + temp" in screen
         await pilot.resize_terminal(80, 24)
         await until(pilot, "Its steps", absent="Process 471")
+
+
+@pytest.mark.slow
+@in_loop
+async def test_how_the_last_training_went_stays_to_be_seen_after_it_ended():
+    replay = ReplaySource(REDACTED.parent / "slow-input-cpu.gsr")
+    replay.pause()
+    replay.seek(73.0)
+    app = GpuscopeApp(Session(replay=replay))
+    async with app.run_test(size=LARGE) as pilot:
+        screen = await until(pilot, "ended 18:44:16", "step, ended", "input wait, ended")
+        row = next(line for line in screen.splitlines() if "input wait, ended" in line)
+        assert "┄" in row, "and since then nothing"
+        replay.seek(60.0)
+        await until(pilot, "input wait", absent="input wait, ended")

@@ -6,6 +6,7 @@ plotext costs its import only where a chart of lines has room.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from textual.containers import Horizontal, Vertical
@@ -80,6 +81,13 @@ def kinds_for(
         first = (load, "vram", "power", "cpu")
         below = ("step", "loss", "cpu") if loss else ("step", "power", "cpu")
     return [first[:across], below[:across]] if second and below else [first[:across]]
+
+
+def last_ended(host: HostView) -> list[TrainerView]:
+    """Return the ranks of the job that ended last, while the host remembers them."""
+    gone = [(one.gone.monotonic_seconds, one.id, one) for one in host.trainers if one.gone]
+    job = host.job_of(max(gone)[2]) if gone else None
+    return list(job.trainers) if job is not None else []
 
 
 def shows_load(kinds: list[tuple[str, ...]]) -> bool:
@@ -227,10 +235,14 @@ class Charts(Vertical):
         chart.show(lanes, self._span, host.sampled_seconds, clock_at(self.session, host))
 
     def _show_trends(self, chart: Any, host: HostView, device: DeviceView | None) -> None:
-        from ..shared.host_trends import host_trends
+        from ..shared.host_trends import host_trends, trainer_trends
 
         living = [trainer for trainer in host.trainers if trainer.gone is None]
-        trends = host_trends(self.session, host, device, living, self._span, chart.size.height)
+        ended = [] if living else last_ended(host)  # how a training went stays to be seen
+        past = trainer_trends(self.session, ended, self._span) if ended else ()
+        trends = [replace(one, label=f"{one.label}, ended") for one in past]
+        rows = chart.size.height - len(trends)
+        trends += host_trends(self.session, host, device, living, self._span, rows)
         set_title(chart, f"Over {window_text(self._span)}")
         chart.show(trends, self._span, host.sampled_seconds, clock_at(self.session, host))
 
