@@ -24,6 +24,8 @@ pytestmark = pytest.mark.slow  # make check runs it
 
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = ("pytest.mark.slow", "pytest.mark.gpu", "pytest.mark.bench")
+STARTERS = {"main", "program"}
+"""What tests call to start a verb: the program's own function, and tests.fakes.program."""
 PACKAGES = sorted(
     ".".join(path.parent.relative_to(ROOT).parts)
     for path in (ROOT / "gpuscope").rglob("__init__.py")
@@ -119,21 +121,23 @@ def text_of(node: ast.AST) -> str | None:
 
 
 def starts_the_program(node: ast.AST) -> bool:
-    return text_of(node) == "gpuscope" or (isinstance(node, ast.Call) and called(node) == "main")
+    return text_of(node) == "gpuscope" or (isinstance(node, ast.Call) and called(node) in STARTERS)
 
 
 def verbs_started(nodes: list[ast.AST]) -> Iterator[str]:
     """Yield the verbs that a test starts.
 
-    A verb is the word behind "gpuscope" in a command, the first one given to ``main`` or to a
-    function that does either, or the verb whose ``main`` a program for another process imports.
+    A verb is the word behind "gpuscope" in a command, the first one given to a starter or to a
+    function that calls one, or the verb whose ``main`` a program for another process imports.
     """
     functions = [
         node
         for node in nodes
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("test_")
     ]
-    starters = {one.name for one in functions if any(map(starts_the_program, ast.walk(one)))}
+    starters = STARTERS | {
+        one.name for one in functions if any(map(starts_the_program, ast.walk(one)))
+    }
     for node in nodes:
         yield from re.findall(
             r"from gpuscope\.cli\.commands\.(\w+) import main", text_of(node) or ""
@@ -143,7 +147,7 @@ def verbs_started(nodes: list[ast.AST]) -> Iterator[str]:
             yield from (
                 after for before, after in pairwise(texts) if before == "gpuscope" and after
             )
-        elif isinstance(node, ast.Call) and (called(node) == "main" or called(node) in starters):
+        elif isinstance(node, ast.Call) and called(node) in starters:
             given = [
                 one
                 for first in node.args
