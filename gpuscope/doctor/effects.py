@@ -89,7 +89,7 @@ def of_share(finding: Finding, share: float | None, what: str) -> Finding:
     if share is None or not LEAST_SHARE <= share < 1 or finding.effect is not None:
         return finding
     text = (
-        f"at most {percent_text(share)} of each step, which is all of {what}: up to "
+        f"saves at most {percent_text(share)} of each step, which is all of {what}: up to "
         f"{1 / (1 - share):.1f} times as many steps per second"
     )
     return replace(finding, effect=Effect(text=text, bound="at most", saved_share=round(share, 4)))
@@ -99,7 +99,9 @@ def _freed(amount: float | None, text: str, bound: Bound = "at most") -> Effect 
     if amount is None or amount < _LEAST_BYTES:
         return None
     prefix = {"exactly": "", "about": "about ", "at most": "at most "}[bound]
-    return Effect(text=f"{prefix}{bytes_text(amount)} {text}", bound=bound, freed_bytes=int(amount))
+    return Effect(
+        text=f"frees {prefix}{bytes_text(amount)} {text}", bound=bound, freed_bytes=int(amount)
+    )
 
 
 def _against(amounts: Amounts, gained: float) -> str:
@@ -130,7 +132,7 @@ def _whole_segments(amounts: Amounts) -> Effect | None:
         return None
     whole = max(0.0, amounts.cached - amounts.inactive_split)
     split = f"the other {bytes_text(amounts.inactive_split)} of the cache lies next to live blocks"
-    return _freed(whole, f"of free segments go back to the driver; {split}")
+    return _freed(whole, f"of free segments, which go back to the driver; {split}")
 
 
 def _outside(amounts: Amounts) -> Effect | None:
@@ -155,9 +157,8 @@ def _batch(amounts: Amounts) -> Effect | None:
     rest = amounts.rest
     if rest is not None and rest >= _LEAST_BYTES:
         return Effect(
-            text=f"half the batch: at most {bytes_text(rest / 2)}, half of the {bytes_text(rest)} "
-            "that are neither parameters, "
-            "gradients nor optimizer state",
+            text=f"halving the batch frees at most {bytes_text(rest / 2)}, half of the "
+            f"{bytes_text(rest)} that are neither parameters, gradients nor optimizer state",
             bound="at most",
             freed_bytes=int(rest / 2),
         )

@@ -47,6 +47,7 @@ class Fix:
     exact command. ``now`` means that the fix helps without a restart. ``effect`` is its predicted
     gain with a unit, where that can be computed, and ``cost`` is its trade-off. ``causes`` are the
     causes that a fix of the table is for; if it is empty, the fix is for all causes of its pitfall.
+    ``example`` says that the numbers in its code are not those of the user's script.
     """
 
     title: str
@@ -58,6 +59,7 @@ class Fix:
     effect: str = ""
     cost: str = ""
     causes: tuple[str, ...] = ()
+    example: bool = False
 
     def signed_code(self) -> list[tuple[str, str]]:
         """Return the lines of the code, each with its sign and a space, as in a diff.

@@ -376,10 +376,10 @@ def gain(
     low, high = between
     least, most = percent_text(low), percent_text(high)
     sure = f" ({least} to {most})" if least != most else ""
-    text = f"at most {percent_text(share)} of the wall clock{sure}, {what}"
+    text = f"saves at most {percent_text(share)} of the wall clock{sure}, which is {what}"
     if step_seconds and share < 1:
         text += (
-            f": {duration_text(step_seconds * (1 - share))} a step or more instead of "
+            f": a step then takes {duration_text(step_seconds * (1 - share))} or more instead of "
             f"{duration_text(step_seconds)}, pauses included"
         )
     known_bounds = high > low

@@ -51,9 +51,8 @@ def _with_time_of_straggler(scene: LiveScene, job: JobView, one: Finding) -> Fin
 def _with_skipped_steps(one: Finding) -> Finding:
     if not 0 < one.rank < 1:
         return one
-    text = (
-        f"at most {percent_text(one.rank)} of the steps, which are computed now and then left out"
-    )
+    share = percent_text(one.rank)
+    text = f"saves at most {share} of the steps, which are computed now and then left out"
     return replace(one, effect=Effect(text=text, bound="at most", saved_share=round(one.rank, 4)))
 
 

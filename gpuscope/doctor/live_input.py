@@ -226,4 +226,4 @@ def _workers(
     if loader is None or number is None:
         return fixes
     code = loader.with_workers(number, pinned)
-    return [replace(one, code=code, before=loader.code) for one in fixes]
+    return [replace(one, code=code, before=loader.code, example=False) for one in fixes]

@@ -226,7 +226,7 @@ def _gain(device: DeviceView, compute: float | None) -> Effect | None:
     tf32, bf16 = faster
     share = compute * (1 - 1 / bf16)
     text = (
-        f"at most {percent_text(share)} of each step, if forward and backward are all "
+        f"saves at most {percent_text(share)} of each step, if forward and backward are all "
         f"matmuls: this GPU computes them {bf16} times as fast in bf16, {tf32} times in TF32"
     )
     return Effect(text=text, bound="at most", saved_share=round(share, 4))

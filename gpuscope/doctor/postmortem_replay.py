@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..text.units import bytes_text
+from ..text.units import bytes_text, error_text
 from .finding import Effect, Evidence, Finding, Fix
 from .postmortem_oom import WORDINGS
 
@@ -81,7 +81,7 @@ def _replay(reading: Reading, device: SnapshotDevice, facts: OomFacts) -> Replay
 
 def _effect(found: Replayed) -> Effect:
     left = found.after.left_bytes or 0
-    percent = f"± {found.error_percent:.1f} %"
+    percent = f"± {error_text(found.error_percent)}"
     source = (
         f"predicted ({percent}) by replaying {found.entries:,} recorded entries with "
         f"{found.settings.text()}"

@@ -276,10 +276,13 @@ def _fix_lines(label: str, fix: Fix, width: int) -> list[Line]:
 def fix_sentences(fix: Fix, gain: bool = True) -> str:
     """Return the title of a fix with its gain and its trade-off, as sentences.
 
+    They say so where the numbers in its code are not the user's.
+
     With ``gain`` False the gain is left out, for a finding that has stated it already.
     """
     parts = [
         fix.title,
+        "The numbers in this code are examples" if fix.example else "",
         f"Gain: {fix.effect}" if fix.effect and gain else "",
         f"Trade-off: {fix.cost}" if fix.cost else "",
     ]

@@ -10,15 +10,22 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .finding import Finding, Fix
+    from .finding import Finding, Fix, Pitfall
 
 STACKS = re.compile(r"gpuscope attach (\d+)")
 """A command that is a key of the screens."""
 _CALL = re.compile(r"\w+\(…, ([^()…]+)\)")
 _TO_FILL = re.compile(r"…|\b(?:N|PID|PIDS|FILE)\b")
 """What a reader has to fill in stands for what is not known here."""
+_PID = re.compile(r"\bpid (\d+)")
 KILL = "kill "
 """Begins a command that ends processes."""
+
+
+def now_of(finding: Finding, row: Pitfall) -> str:
+    """Return what helps without a restart, with the process of the finding where it names one."""
+    named = _PID.search(finding.where)
+    return re.sub(r"\bPID\b", named[1], row.now) if named is not None else row.now
 
 
 def steps_of(finding: Finding, replayed: bool) -> list[Fix]:

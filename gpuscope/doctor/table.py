@@ -6,6 +6,7 @@ documentation page that is made of it.
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from functools import cache
@@ -21,6 +22,10 @@ from .finding import Fix, Pitfall
 __all__ = ["FILE", "TableError", "load"]
 
 FILE = Path(__file__).with_name("pitfalls.toml")
+_NUMBER = re.compile(r"(?<![\w.\[{:\"'-])\d+(?:\.\d+)?(?![\w\]}])")
+"""A number in code that is neither an index nor part of a name or of a text."""
+LEAST_EXAMPLE = 4
+"""Smaller ones, such as the dimensions of a tensor, mean the same in every script."""
 
 
 @cache
@@ -40,7 +45,9 @@ def _fix(row: Any) -> Fix:
     text = fix.environment
     for name, version in (("{flight_recorder}", RENAMED_IN), ("{older_flight_recorder}", None)):
         text = text.replace(name, flight_settings.assignments(version))
-    return fix if text == fix.environment else replace(fix, environment=text)
+    numbers = map(float, _NUMBER.findall(f"{fix.before} {fix.code}"))
+    example = any(number >= LEAST_EXAMPLE for number in numbers)
+    return replace(fix, environment=text, example=example)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from ..lab.toggles import BY_NAME, fsdp_given
 from ..snapshot.drawing import BLOCKS, Charset, bar
 from ..text import width as width_of
 from ..text.styled import Line, hang, wrap
-from ..text.units import GIB, MIB, amount_text, bytes_text
+from ..text.units import GIB, MIB, amount_text, bytes_text, error_text
 from .answer import REFERENCE, Answer, Card, Tried
 from .context_memory import ContextMemory
 from .deepspeed import Zero
@@ -183,7 +183,7 @@ def _peaks(answer: Answer, width: int) -> list[Line]:
     ]
     name_of_unit, unit = table_unit(answer)
     cells = [
-        sides(figure, unit) if figure.lopsided else percent(figure.error_percent)
+        sides(figure, unit) if figure.lopsided else error_text(figure.error_percent)
         for _, figure, _ in rows
     ]
     room = max(6, *map(len, cells))
@@ -338,7 +338,9 @@ def doubt_text(doubt: Doubt) -> str:
     """Return a doubt with what it adds to the error."""
     if not doubt.percent:
         return doubt.text
-    how = f"up to {doubt.percent:.0f} % more" if doubt.upward else f"adds {percent(doubt.percent)}"
+    how = (
+        f"up to {doubt.percent:.0f} % more" if doubt.upward else f"adds {error_text(doubt.percent)}"
+    )
     if doubt.less_percent is not None:
         how += f", or up to {doubt.less_percent:.0f} % less"
     return f"{doubt.text} ({how})"
@@ -347,7 +349,7 @@ def doubt_text(doubt: Doubt) -> str:
 def with_error(figure: Estimate) -> str:
     """Return 4.72 GiB ± 2.1 %; with both sides if they differ: 717 MiB (+3.22 GiB / −10.0 MiB)."""
     sizes = f"(+{bytes_text(figure.error_bytes)} / −{bytes_text(figure.less_bytes)})"
-    error = sizes if figure.lopsided else f"± {percent(figure.error_percent)}"
+    error = sizes if figure.lopsided else f"± {error_text(figure.error_percent)}"
     return f"{bytes_text(figure.bytes)} {error}"
 
 
@@ -361,11 +363,6 @@ def _signed(size: int, unit: int) -> str:
     if size <= 0 and abs(size) < MIB:
         return "–"
     return amount_text(size, unit).replace("-", "−")
-
-
-def percent(value: float) -> str:
-    """Return a percentage with the one decimal that error bars have."""
-    return f"{value:.1f} %"
 
 
 def _hung(lead: str, text: str, width: int) -> list[Line]:

@@ -97,7 +97,7 @@ def freed_by(
     found = [
         Freed(
             "batch-half",
-            "half the micro-batch",
+            "halve the micro-batch",
             max(0, grows - grads) // 2,
             grows // 2,
             "batch // 2",

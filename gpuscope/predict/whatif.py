@@ -101,7 +101,7 @@ def _batch(request: Request, batch: int, _: int | None) -> _Some:
     if batch < 2:
         why = "the micro-batch is already one sample"
         return [], [
-            LeftOut("batch-half", "half the micro-batch", why),
+            LeftOut("batch-half", "halve the micro-batch", why),
             LeftOut("accumulate", "accumulation", why),
         ]
     half, parts = batch // 2, request.accumulate

@@ -214,6 +214,11 @@ def round_seconds(least: float) -> float:
     return next((one for one in ROUND_SECONDS if one >= 0.999 * least), days)
 
 
+def error_text(percent: float) -> str:
+    """Return the size of an error in percent with one decimal; a small one is not called zero."""
+    return f"{percent:.1f} %" if percent >= 0.05 else "<0.1 %"
+
+
 def percent_text(share: float, whole: bool = False) -> str:
     """Return a share of 1 in percent: ``42 %``, small ones as ``1.4 %``.
 

@@ -135,7 +135,9 @@ def test_the_device_is_looked_at_and_the_price_is_said_before_and_after(ask):
     assert "4 steps of 25.0 ms: busy for 50 % of the time" in out
     assert "at train.py:12 main" in out
     assert "2. Syncs such as .item() leave the GPU idle for 25 % of the time" in out
-    assert "Gain: at most 25 % of the wall clock" in out, "the look has not met the other half"
+    assert "Gain: saves at most 25 % of the wall clock" in out, (
+        "the look has not met the other half"
+    )
     assert "Seen: most of it at train.py:12 main (stack)" in out
     assert "Fix: Sum on the GPU, read every N steps" in out
     assert "Repro: gpuscope lab pitfall host-sync-in-loop" in out

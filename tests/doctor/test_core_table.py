@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -12,6 +13,9 @@ import pytest
 
 from gpuscope.cli import main as cli
 from gpuscope.doctor import explain, table
+from gpuscope.doctor.finding import Finding
+from gpuscope.doctor.report import fix_sentences
+from gpuscope.doctor.steps import now_of
 from gpuscope.lab import claims, pitfalls
 from tests.fakes.cases import each
 
@@ -167,3 +171,33 @@ def test_a_table_that_is_not_as_it_should_be_is_named(other, text, says):
     other(text)
     with pytest.raises(table.TableError, match=re.escape(says)):
         table.load()
+
+
+def test_numbers_in_code_of_the_table_are_told_to_be_examples_and_those_of_the_script_are_not():
+    rows = table.load()
+    marked = {row.id for row in rows.values() for fix in row.fixes if fix.example}
+    assert {"num-workers", "reduce-batch-size", "own-code-in-loop"} <= marked
+    plain = rows["cudnn-benchmark-on"].fixes[0]
+    assert not plain.example, "no number stands in its code"
+    for row in rows.values():
+        for fix in row.fixes:
+            said = "The numbers in this code are examples." in fix_sentences(fix)
+            assert said is fix.example, fix
+
+
+def test_what_helps_now_is_a_sentence_and_names_the_process_of_the_finding():
+    row = table.load()["own-code-in-loop"]
+    found = Finding(
+        pitfall=row.id,
+        cause="live.other_code",
+        title="t",
+        severity="info",
+        confidence="likely",
+        evidence=(),
+        where="rank 0, pid 4711",
+    )
+    told = now_of(found, row)
+    assert told.startswith("The training has to be restarted for this. ")
+    assert told.endswith("gpuscope why 4711.")
+    assert now_of(replace(found, where="train.py"), row) == row.now
+    assert not any(one.now.startswith("Needs ") for one in table.load().values())

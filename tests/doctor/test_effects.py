@@ -49,7 +49,7 @@ def test_the_cache_of_a_message():
     told = of_log("expandable-segments", "6.00 GiB", "27.50 GiB", "16.00 GiB", "11.00 GiB")
     assert (told.freed_bytes, told.bound) == (11 * GIB, "at most")
     assert told.text == (
-        "at most 11.0 GiB of reserved but unallocated memory; with 4.00 GiB free, 15.0 GiB "
+        "frees at most 11.0 GiB of reserved but unallocated memory; with 4.00 GiB free, 15.0 GiB "
         "for the 6.00 GiB requested"
     )
 
@@ -111,7 +111,8 @@ def test_by_the_exact_categories(pitfall, freed, bound):
         ranks=4,
     )
     assert (told.freed_bytes, told.bound) == (freed, bound)
-    assert told.text.startswith("at most " if bound == "at most" else "8.00 GiB")
+    exact = "8.00 GiB"
+    assert told.text.startswith("frees at most " if bound == "at most" else f"frees {exact}")
 
 
 def test_eight_bits():
@@ -193,7 +194,7 @@ def test_it_is_in_the_text_and_in_the_document():
     }
     assert first["effect"]["freed_bytes"] == 11 * GIB
     text = ["".join(part for part, _ in line) for line in reports.lines(settled, 2, 80)]
-    assert any(line.startswith("  Gain   at most 11.0 GiB of reserved") for line in text)
+    assert any(line.startswith("  Gain   frees at most 11.0 GiB of reserved") for line in text)
     assert all(len(line) <= 80 for line in text if "Gain" in line or line.startswith("         "))
     bare = replace(settled.findings[0], effect=None)
     assert reports.document(Report(findings=(bare,)), 2)["findings"][0]["effect"] is None

@@ -21,6 +21,7 @@ from gpuscope.text.units import (
     brief_left_text,
     bytes_text,
     duration_text,
+    error_text,
     left_text,
     parse_size,
     percent_text,
@@ -256,3 +257,8 @@ def test_what_is_no_size_is_refused(text):
 def test_a_time_left_is_no_finer_than_it_is_known(seconds, text, brief):
     assert left_text(seconds) == text
     assert brief_left_text(seconds) == brief
+
+
+def test_an_error_is_never_called_zero():
+    texts = [error_text(percent) for percent in (0.0, 0.03, 0.05, 2.14, 30.0)]
+    assert texts == ["<0.1 %", "<0.1 %", "0.1 %", "2.1 %", "30.0 %"]

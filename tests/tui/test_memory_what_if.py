@@ -135,10 +135,10 @@ async def test_a_trainer_whose_model_is_not_known_gets_ranges_from_its_own_bytes
         screen = await until(
             pilot,
             "allocated at the peak since the start",
-            "half the micro-batch",
+            "halve the micro-batch",
             "gpuscope predict MODULE:FACTORY",
         )
-        assert "±" in next(line for line in screen.splitlines() if "half the micro-batch" in line)
+        assert "±" in next(line for line in screen.splitlines() if "halve the micro-batch" in line)
         await pilot.press("r")
         await until(pilot, "only a fix for the Lab's model")
 

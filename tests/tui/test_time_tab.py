@@ -99,7 +99,7 @@ async def test_what_the_other_ranks_spend_too_is_no_gain_of_the_rank_they_wait_f
     told = found["ranks.slow_input"]
     assert told.severity == "warning"
     assert told.effect is not None
-    assert told.effect.text.startswith("at most 17 % of the wall clock")
+    assert told.effect.text.startswith("saves at most 17 % of the wall clock")
     assert "beyond the 9 % of the other ranks" in told.effect.text
     ranks = of_job(host.jobs[0], host, no_history, 300.0, "")
     (cause,) = (c for one in ranks for c in one.causes if c.usual_share is not None)

@@ -69,7 +69,7 @@ async def test_charts_leave_the_list_of_processes_no_blank_rows():
 async def test_a_wide_memory_tab_says_what_the_allocator_counts_and_what_would_help():
     app = make_app(views.training(), "memory")
     async with app.run_test(size=LARGE) as pilot:
-        wanted = ("live blocks", "4,113", "cudaMalloc retries 3", "half the micro-batch")
+        wanted = ("live blocks", "4,113", "cudaMalloc retries 3", "halve the micro-batch")
         screen = await until(pilot, *wanted, "Memory in use by GPU", "FSDP2 over 7 ranks")
         assert "fully_shard(block) for every block" in screen
         for key, table in (("W", "What if"), ("c", "Counter"), ("w", "Where the bytes are")):

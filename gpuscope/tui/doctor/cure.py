@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...doctor.steps import marked_step, steps_of
+from ...doctor.steps import marked_step, now_of, steps_of
 from ...model.device_state import HANGS, DeviceState
 from ...model.job_ends import end_of
 from ...model.job_state import device_ids, job_devices, living_members
@@ -106,7 +106,7 @@ def steps_lines(
         yield from fix_lines("" if when == told else when, shown, others, gain, cells, screen)
         told = when
     if row is not None and not replayed and not any(fix.now for fix in steps):
-        yield from with_label("now", [(row.now, "text")], cells)
+        yield from with_label("now", [(now_of(finding, row), "text")], cells)
 
 
 def affected_texts(host: HostView, device: DeviceView) -> Iterator[str]:

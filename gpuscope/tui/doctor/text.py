@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...doctor.finding import SEVERITY_TOKENS as SEVERITY_TOKENS
 from ...doctor.report import evidence_lines, fix_sentences
-from ...doctor.steps import KILL, STACKS, copied_steps, marked_step, steps_of
+from ...doctor.steps import KILL, STACKS, copied_steps, marked_step, now_of, steps_of
 from ...model.ended_jobs import number_text
 from ...text import styled
 from ...text.ranges import ranges_text
@@ -280,7 +280,7 @@ def detail(
         rest += fix_lines(label, fix, None, gain, cells)
     past = case.past or replayed
     if row is not None and not past and not any(fix.now for fix in finding.fixes):
-        rest += with_label("Now", [(row.now, "text")], cells)
+        rest += with_label("Now", [(now_of(finding, row), "text")], cells)
     out += [*gap, *rest] if rest else []
     if row is not None and not case.dead:  # of a dead job they would advise on the next one
         out += gap
