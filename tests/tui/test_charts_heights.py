@@ -12,6 +12,7 @@ from textual.strip import Strip
 from gpuscope.text.units import GIB
 from gpuscope.tui.charts.axes import Heights
 from gpuscope.tui.charts.line import LineChart, Series
+from gpuscope.tui.charts.moments import Band, MomentChart
 from gpuscope.tui.charts.stacked import Layer, StackedChart, TimeChart
 from gpuscope.tui.theme import MONOCHROME, THEMES, UNICODE, Tokens
 from tests.tui.snapshots import run
@@ -25,6 +26,7 @@ class Both(App[None]):
         yield LineChart()
         yield StackedChart(id="memory")
         yield TimeChart(id="time")
+        yield MomentChart()
 
 
 def rows_of_ticks(strips: list[Strip]) -> list[int]:
@@ -95,6 +97,26 @@ def test_a_stack_at_the_value_of_a_tick_ends_in_the_row_of_the_tick() -> None:
             assert "└" in foot
             if glyphs is UNICODE:
                 assert foot.rstrip().endswith(glyphs.upper), "the stack stands on its axis"
+
+    run(Both, body, 80, 60)
+
+
+def test_a_moment_of_a_snapshot_at_the_value_of_a_tick_ends_in_the_row_of_the_tick() -> None:
+    dice = random.Random(7)
+
+    async def body(pilot: Pilot[None]) -> None:
+        chart, tokens = pilot.app.query_one(MomentChart), Tokens.of(pilot.app)
+        for _ in range(CASES):
+            most, height = dice.randrange(GIB), dice.randrange(4, 30)
+            for number in (0, 1):
+                rows = height - 1
+                row = (rows, rows - rows // 2)[number]
+                value = most * row // rows
+                chart.show(Band((value,) * 8, (most, *[value] * 7)), 0)
+                strips = chart.paint(60, height, tokens)
+                ticks = [at for at, strip in enumerate(strips) if "┤" in strip.text]
+                assert row_of_the_newest(strips, UNICODE.up[1:]) == ticks[number]
+                assert strips[-1].text.endswith(UNICODE.upper)
 
     run(Both, body, 80, 60)
 

@@ -79,46 +79,59 @@ class Canvas:
             for step in range(steps):
                 at_x, at_y = int(x + step * x_step), int(y + step * y_step)
                 cell, dot = (at_x >> 1, at_y >> 2), _DOTS[at_y & 3][at_x & 1]
-                if (at_x if across >= up else at_y) % every >= drawn:
+                if every > drawn and (at_x if across >= up else at_y) % every >= drawn:
                     dot <<= PASSED  # in a gap of the line
                 dots[cell] = dots.get(cell, 0) | dot
 
-    def _owners(self) -> dict[Place, int]:
-        """Return which line each cell belongs to."""
+    def _sharing(self) -> dict[Place, list[int]]:
+        """Return the lines that run through each cell, the one that it belongs to first."""
         sharing: dict[Place, list[int]] = {}
         for number, (_, _, dots) in enumerate(self._lines):
             for place in dots:
-                if 0 <= place[0] < self.columns:
-                    sharing.setdefault(place, []).append(number)
-        owners = {
-            (x, y): lines[(x // TURN + y) % len(lines)] if len(lines) > 1 else lines[0]
-            for (x, y), lines in sharing.items()
-        }
+                if place in sharing:
+                    sharing[place].append(number)
+                else:
+                    sharing[place] = [number]
+        shared = {place: lines for place, lines in sharing.items() if len(lines) > 1}
+        for (x, y), lines in shared.items():
+            lines.insert(0, lines.pop((x // TURN + y) % len(lines)))
+        if shared:
+            self._show_all(sharing, shared)
+        return sharing
+
+    def _show_all(self, sharing: dict[Place, list[int]], shared: dict[Place, list[int]]) -> None:
+        """Give a cell to each line that got no turn, because it is short."""
 
         def seen(number: int, place: Place) -> bool:
             """Return whether a line draws in a cell, and does not just pass in a gap of it."""
             return bool(self._lines[number][2][place] & _ALL)
 
-        cells = Counter(number for place, number in owners.items() if seen(number, place))
-        for place, lines in sharing.items():  # a short line may have got no turn
+        cells = Counter(lines[0] for place, lines in sharing.items() if seen(lines[0], place))
+        if len(cells) == len(self._lines):
+            return
+        for place, lines in shared.items():
+            owner = lines[0]
             for number in lines:
-                if not cells[number] and cells[owners[place]] != 1 and seen(number, place):
-                    cells[owners[place]] -= seen(owners[place], place)
+                if not cells[number] and cells[owner] != 1 and seen(number, place):
+                    cells[owner] -= seen(owner, place)
                     cells[number] += 1
-                    owners[place] = number
+                    lines.insert(0, lines.pop(lines.index(number)))
                     break
-        return owners
 
-    def _dots_of(self, place: Place, owner: int) -> int:
+    def _dots_of(self, place: Place, lines: Sequence[int]) -> int:
         """Return the dots of a cell: of other lines as well where they pass at another height.
 
         Lines that run side by side in a row would look like one that jumps up and down.
         """
-        drawn = self._lines[owner][2][place]
-        passed, found = drawn | drawn >> PASSED, drawn & _ALL
+        drawn = self._lines[lines[0]][2][place]
+        found = drawn & _ALL
+        if len(lines) == 1:
+            return found
+        passed = drawn | drawn >> PASSED
         free = sum(left | right for left, right in _DOTS if not passed & (left | right))
-        for _, marker, dots in self._lines:
-            if free and marker in DASHES and place in dots:
+        for number in lines[1:]:
+            _, marker, dots = self._lines[number]
+            if marker in DASHES:
                 found |= dots[place] & free
         return found
 
@@ -128,10 +141,10 @@ class Canvas:
         What nobody drew on is blank, of token ``blank``.
         """
         rows = [[(" ", blank)] * self.columns for _ in range(self.rows)]
-        for (x, y), number in self._owners().items():
-            if 0 <= y < self.rows:
-                token, marker, _ = self._lines[number]
-                dots = self._dots_of((x, y), number)
+        for (x, y), lines in self._sharing().items():
+            if 0 <= x < self.columns and 0 <= y < self.rows:
+                token, marker, _ = self._lines[lines[0]]
+                dots = self._dots_of((x, y), lines)
                 glyph = (chr(_BLANK | dots) if dots else " ") if marker in DASHES else marker
                 rows[self.rows - 1 - y][x] = (glyph, token)
         return [merged(row) for row in rows]

@@ -11,6 +11,7 @@ from ...text.styled import Line
 from ...text.units import bytes_text
 from ..cells import fit
 from ..theme import Tokens
+from .axes import Heights
 from .strips import Painted, strip_of
 
 AXIS_CELLS = 11
@@ -63,37 +64,35 @@ class MomentChart(Painted):
         lows = [min(self._curve.low[a:b]) for a, b in spans]
         found = [i for i, (a, b) in enumerate(spans) if a <= self._at < b]
         chosen = range(found[0], found[-1] + 1) if found else range(columns - 1, columns)
-        most = max(max(tops), 1)
-        rows = height - 1
+        heights = Heights(0.0, max(max(tops), 1), height)  # the axis is the lowest row
         out = [
-            strip_of(self._line(row, rows, most, tops, lows, chosen, tokens), width, tokens)
-            for row in range(rows)
+            strip_of(self._line(row, heights, tops, lows, chosen, tokens), width, tokens)
+            for row in range(height - 1, 0, -1)
         ]
-        return [*out, strip_of(self._marks(spans, chosen, tokens), width, tokens)]
+        return [*out, strip_of(self._marks(spans, lows, tops, chosen, tokens), width, tokens)]
 
     @staticmethod
     def _line(
         row: int,
-        rows: int,
-        most: int,
+        heights: Heights,
         tops: Sequence[int],
         lows: Sequence[int],
         chosen: range,
         tokens: Tokens,
     ) -> Line:
-        """Return one line of the chart, the first at the top.
+        """Return the line that is ``row`` rows above the axis.
 
         What a bucket never fell below is drawn fuller.
         """
-        label = bytes_text(most * (rows - row) / rows) if row in (0, rows // 2) else ""
+        rows = heights.rows - 1
+        label = bytes_text(heights.high * row / rows) if row in (rows, rows - rows // 2) else ""
         out: Line = [
             (fit(label, AXIS_CELLS - 2, "right") + " ", "faint"),
             ("┤" if label else "│", "border"),
         ]
-        floor = most * (rows - 1 - row) / rows
         for index, (top, low) in enumerate(zip(tops, lows, strict=True)):
-            eighths = int(min(8.0, max(0.0, (top - floor) / most * rows * 8)) + 0.5)
-            token = CHOSEN if index in chosen else "allocated" if low > floor else "other"
+            eighths = int(min(8.0, max(0.0, (heights.of(top) - row) * 8)) + 0.5)
+            token = CHOSEN if index in chosen else "allocated" if heights.of(low) > row else "other"
             if not eighths:
                 text, token = ("│", CHOSEN) if index in chosen else (" ", "text")
             elif tokens.glyphs.eighths:
@@ -103,7 +102,16 @@ class MomentChart(Painted):
             out.append((text, token))
         return out
 
-    def _marks(self, spans: Sequence[tuple[int, int]], chosen: range, tokens: Tokens) -> Line:
+    def _marks(
+        self,
+        spans: Sequence[tuple[int, int]],
+        lows: Sequence[int],
+        tops: Sequence[int],
+        chosen: range,
+        tokens: Tokens,
+    ) -> Line:
+        """Return the axis with its marks, on which the columns stand."""
+        foot = tokens.glyphs.upper if tokens.glyphs.eighths else "─"
         out: Line = [(fit("0 B", AXIS_CELLS - 2, "right") + " ", "faint"), ("┼", "border")]
         before = -1
         for index, (a, b) in enumerate(spans):
@@ -114,6 +122,8 @@ class MomentChart(Painted):
                 if index == chosen[0]
                 else (tokens.glyphs.bad, "bad")
                 if oom
+                else (foot, CHOSEN if index in chosen else "allocated" if lows[index] else "other")
+                if tops[index] and foot != "─"
                 else ("─", "border")
             )
         return out

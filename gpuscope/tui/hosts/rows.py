@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 NO_STEPS: Mapping[str, Fix] = MappingProxyType({})
 COLUMNS = (
     Column("mark", "", 1),
-    Column("host", "HOST", 12, flex=2, most=28),
+    Column("host", "HOST", 10, flex=2, most=28),
     Column("state", "LINK", 10, flex=1, most=16),
     Column("busy", "BUSY", 5, align="right"),
     Column("free", "FREE", 4, align="right"),
@@ -47,7 +47,7 @@ COLUMNS = (
     Column("memory", "MEM", 5, align="right", priority=5),
     Column("room", "", 6, flex=1, most=14, priority=8),
     Column("bytes", "USED/TOTAL GiB", 14, align="right", priority=9),
-    Column("job", "JOB", 10, flex=1, most=24, priority=6),
+    Column("job", "JOB", 9, flex=1, most=24, priority=6),
     Column("pace", "STEP TIME", 9, align="right"),
     Column("worst", "WORST", 14, flex=12),
 )

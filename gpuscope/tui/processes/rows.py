@@ -46,7 +46,7 @@ COLUMNS = (
     INPUT,
     LOSS,
     Column("where", "BELONGS TO", 12, flex=1, most=19, priority=9),
-    Column("command", "COMMAND", 24, flex=4),
+    Column("command", "COMMAND", 21, flex=4),
 )
 CHOICES = ("bar", "sm", "cpu", "rss", "age", "idle", "state", "where", *TRAINING)
 """Columns that can be left out."""
