@@ -50,6 +50,7 @@ PLACES: dict[str, ScreenPlace] = {
     "environment": ScreenPlace("processes.environment_dialog", "EnvironmentDialog"),
     "columns": ScreenPlace("processes.columns_dialog", "ColumnDialog"),
     "holders": ScreenPlace("device.holders_dialog", "HoldersDialog"),
+    "snapshot_stack": ScreenPlace("snapshot.stack_dialog", "StackDialog", with_session=False),
     "time_row": ScreenPlace("time.row_dialog", "TimeRowDialog", with_session=False),
     "work": ScreenPlace("time.work_dialog", "WorkDialog", with_session=False),
     # The Doctor, and the Lab, whose dialogs get its runs.

@@ -26,6 +26,7 @@ from ..charts.moments import MomentChart
 from ..shell.keymap import bindings_of, key_of
 from ..widgets.full_screen import FullScreen, named_path
 from ..widgets.pane import set_title
+from ..widgets.program import program
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
 from . import rows as draw
@@ -34,7 +35,6 @@ from .courses import LEAST_ROWS, Courses
 from .detail import Detail, Place
 from .files import FILE_COLUMNS, file_row, neighbours
 from .first_page import largest_lines, map_lines, what_to_do
-from .stack_dialog import StackDialog
 
 TOP = 100
 HEAD_ROWS, LEAST_CURE_ROWS = 4, 6
@@ -490,7 +490,7 @@ class SnapshotScreen(FullScreen):
             return
         chosen = self._chosen(device, event.key)
         if isinstance(chosen, Place):
-            self.app.push_screen(StackDialog(chosen.row))
+            program(self.app).open("snapshot_stack", chosen.row)
 
     def _chosen(self, device: SnapshotDevice, key: str) -> Place | str | None:
         """Return the stack in the row ``key`` of the list, or the sizes, which are the key."""
