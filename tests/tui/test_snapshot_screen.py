@@ -352,6 +352,22 @@ async def test_a_wide_screen_shows_source_calls_and_course_of_the_chosen_stack(t
 
 
 @in_loop
+async def test_a_few_stacks_leave_room_for_the_map_and_sizes_have_it_too():
+    app = FileApp(FAILING)
+    async with app.run_test(size=(200, 60)) as pilot:
+        await until(pilot, "1 Map", "SEGMENT")
+        await pilot.press("2")
+        screen = await until(pilot, "The largest stacks over the trace", "at most 5.62 GiB")
+        assert "All segments to one scale" in screen
+        assert "ballast = torch.empty(free - 6400 * MiB" in screen
+        await pilot.resize_terminal(*SIZE)
+        await pilot.press("3")
+        screen = await until(pilot, "Who holds blocks of this size", "all segments to one scale")
+        await pilot.press("end")
+        await until(pilot, "segments whose largest free run has this size", "704 MiB")
+
+
+@in_loop
 async def test_a_small_screen_keeps_its_list_and_opens_the_stack():
     app = FileApp(DEMOS / "training.pickle.gz")
     async with app.run_test(size=(80, 24)) as pilot:

@@ -51,6 +51,17 @@ def _axis(entries: int, columns: int) -> str:
     return "event 1".ljust(columns - len(end)) + end
 
 
+def strip_rows(device: SnapshotDevice, rows: int) -> int:
+    """Return how many rows each of the strips has where all together have ``rows``."""
+    count = max(1, len(device.stacks.rows))
+    return max(STRIP_ROWS, min(MOST_STRIP_ROWS, (rows - 1) // count - 1))
+
+
+def wanted_rows(device: SnapshotDevice, rows: int) -> int:
+    """Return how many of ``rows`` the strips use, each with its name, and their axis."""
+    return min(rows, len(device.stacks.rows) * (1 + strip_rows(device, rows)) + 1)
+
+
 class Courses(Lines):
     """The largest stacks as strips over the trace, so that one that grows stands out."""
 
@@ -79,8 +90,7 @@ class Courses(Lines):
             return
         glyphs, chars = self.tokens.glyphs, charset(self.tokens.glyphs)
         out: list[Line] = []
-        count = max(1, len(device.stacks.rows))
-        high = max(STRIP_ROWS, min(MOST_STRIP_ROWS, (rows - 1) // count - 1))
+        high = strip_rows(device, rows)
         for number, row in enumerate(device.stacks.rows):
             if len(out) + high + 2 > rows:
                 break

@@ -22,7 +22,7 @@ from ..widgets.pane import set_title
 from ..widgets.text import Lines
 from .answers import Answers
 from .courses import AREA_ROWS, course_lines
-from .first_page import charset
+from .first_page import charset, map_lines
 from .rows import NO_STACK, stack_text
 from .source import Source, read_source, source_lines
 
@@ -109,7 +109,7 @@ class Detail(Lines):
         self._device: SnapshotDevice | None = None
         self._taken: float | None = None
         self._of: Place | str | None = None
-        self._has_course = True
+        self._more = True
         answers.tell(self._draw)
 
     def of(
@@ -118,14 +118,14 @@ class Detail(Lines):
         device: SnapshotDevice,
         taken: float | None,
         chosen: Place | str | None,
-        has_course: bool,
+        more: bool,
     ) -> None:
         """Show a row of a list of stacks, or the sizes that have the key ``chosen``.
 
-        ``has_course`` is whether its bytes over the trace are part of it.
+        Where there is ``more``, no other panel has the course of a stack, or the map of the sizes.
         """
         self._device, self._taken, self._of = device, taken, chosen
-        self._has_course = has_course
+        self._more = more
         number, ask = device.device, self._answers.ask
         if isinstance(chosen, str):
             kind, _, low = chosen.partition(":")
@@ -155,7 +155,11 @@ class Detail(Lines):
             set_title(self, "Who holds blocks of this size")
             found = answers.get((device.device, chosen))
             stacks = found if isinstance(found, Stacks) else None
-            return size_lines(device, chosen, stacks, glyphs, cells, rows)
+            lines = size_lines(device, chosen, stacks, glyphs, cells, rows)
+            drawn = map_lines(device, glyphs, cells, rows - len(lines) - 2) if self._more else []
+            return (
+                [*lines, [], [("all segments to one scale", "accent")], *drawn] if drawn else lines
+            )
         set_title(self, "The chosen stack")
         row = chosen.row if chosen is not None else None
         out: list[Line] = [title_line(chosen)] if chosen is not None else []
@@ -164,7 +168,7 @@ class Detail(Lines):
         frame = row.frames[row.headline]
         source = answers.get(_source_of(frame))
         least = COURSE_ROWS + 2 * LEAST_STACK_ROWS * (2 if isinstance(source, Source) else 1)
-        if self._has_course and isinstance(row, StackRow) and rows >= least:
+        if self._more and isinstance(row, StackRow) and rows >= least:
             course = answers.get(("course", device.device, row.number))
             if isinstance(course, Course):
                 out += course_lines(course, device, chosen.at, glyphs, cells)

@@ -31,7 +31,7 @@ from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
 from . import rows as draw
 from .answers import Answers
-from .courses import LEAST_ROWS, Courses
+from .courses import LEAST_ROWS, Courses, wanted_rows
 from .detail import Detail, Place
 from .files import FILE_COLUMNS, file_row, neighbours
 from .first_page import largest_lines, map_lines, what_to_do
@@ -91,7 +91,7 @@ class SnapshotScreen(FullScreen):
         self._answers = Answers()
         self._detail = Detail(path, self._answers, id="detail", classes="panel")
         self._courses = Courses(self._answers, id="courses", classes="panel")
-        self._lists = Vertical(self._rows, self._map, self._courses, id="lists")
+        self._lists = Vertical(self._rows, self._courses, self._map, id="lists")
         self._page = Horizontal(self._lists, self._largest, self._detail, id="page")
         self._report = Report()
         self._table: Mapping[str, Pitfall] = {}
@@ -263,32 +263,36 @@ class SnapshotScreen(FullScreen):
         """Show what is known of the chosen row beside the list, or below a short one."""
         wide, high = self.app.size
         view, reading = self._view, self._reading
-        lists = view in ("stacks", "sizes", "time") or self._diff_of(device) is not None
+        listed = view in ("stacks", "sizes", "time") or self._diff_of(device) is not None
         left = high - self._about.rows - HEAD_ROWS - (self._chart.outer_size.height or 0)
         needed = len(self._rows.rows) + SEGMENT_ROWS
         own = min(needed, left // 2)
         beside = wide >= DETAIL_CELLS
-        shown = reading is not None and wide >= BESIDE_CELLS and view != "map" and lists
+        shown = reading is not None and wide >= BESIDE_CELLS and view != "map" and listed
         self._detail.display = shown = shown and (beside or left - own >= DETAIL_ROWS)
         self._page.set_class(shown and not beside, "below")
         self._lists.styles.height = own if shown and not beside else "1fr"
         spare = left - needed - 2 if shown and beside else 0
-        traced = device.trace is not None
-        self._courses.display = courses = view == "stacks" and traced and spare >= LEAST_ROWS
-        filled = spare > 0 and (view in ("sizes", "diff") or (view == "stacks" and not traced))
-        if filled:  # by the map: it says where the free runs are
-            lines = map_lines(device, self._map.tokens.glyphs, wide // 2 - 4, spare)
-            self._map.display = bool(lines)
+        courses = view == "stacks" and device.trace is not None and spare >= LEAST_ROWS
+        self._courses.display = courses
+        strips = wanted_rows(device, spare) if courses else 0
+        spare -= strips + 2 if courses else 0
+        mapped = spare > 0 and view in ("stacks", "sizes", "diff")
+        glyphs = self._map.tokens.glyphs
+        if lines := map_lines(device, glyphs, wide // 2 - 4, spare) if mapped else []:
+            self._map.display = True  # it says where the free runs are
             self._map.show(lines)
-        if courses or (filled and self._map.display):
+        self._courses.styles.height = strips + 2 if lines else "1fr"
+        if courses or lines:
             self._rows.styles.height = needed
         if reading is None or not shown:
             return
         taken = self._summary.taken_us if self._summary is not None else None
         chosen = self._chosen(device, self._rows.cursor_key or "")
-        self._detail.of(reading, device, taken and taken / 1e6, chosen, not courses)
+        more = not courses and not (view == "sizes" and lines)
+        self._detail.of(reading, device, taken and taken / 1e6, chosen, more)
         if courses:
-            self._courses.of(reading, device, self._rows.cursor_key or "", spare)
+            self._courses.of(reading, device, self._rows.cursor_key or "", strips)
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()
@@ -378,10 +382,8 @@ class SnapshotScreen(FullScreen):
             self._want_moment()
         self._chart.show(curve, self._bucket)
         glyphs = self._chart.tokens.glyphs
-        always, at_times = (
-            (f"{glyphs.fill('allocated')} ", "allocated"),
-            (f"{glyphs.fill('other')} ", "other"),
-        )
+        always = (f"{glyphs.fill('allocated')} ", "allocated")
+        at_times = (f"{glyphs.fill('other')} ", "other")
         self._chart.subtitle(
             [always, ("lower bound  ", "muted"), at_times, ("upper bound", "muted")]
         )
