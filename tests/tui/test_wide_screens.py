@@ -353,6 +353,8 @@ async def test_how_the_last_training_went_stays_to_be_seen_after_it_ended():
     app = GpuscopeApp(Session(replay=replay))
     async with app.run_test(size=LARGE) as pilot:
         screen = await until(pilot, "ended 18:44:16", "step, ended", "input wait, ended")
+        assert "load average, 1 min" in screen
+        assert "swap in use" not in screen, "none was"
         row = next(line for line in screen.splitlines() if "input wait, ended" in line)
         assert "┄" in row, "and since then nothing"
         replay.seek(60.0)

@@ -45,6 +45,8 @@ MOST_HIGH_ROWS = 24
 """Of the first row of charts where the job below it has no use for more."""
 
 
+ROOMY_TREND_ROWS = 6
+"""With so many rows for each reading there is room for those that say less."""
 AS_IN_DEVICES = "as in Devices"
 """In place of a legend that does not fit."""
 NO_TRAINER = "no trainer with a probe"
@@ -235,7 +237,7 @@ class Charts(Vertical):
         chart.show(lanes, self._span, host.sampled_seconds, clock_at(self.session, host))
 
     def _show_trends(self, chart: Any, host: HostView, device: DeviceView | None) -> None:
-        from ..shared.host_trends import host_trends, trainer_trends
+        from ..shared.host_trends import host_trends, more_host_readings, trainer_trends
 
         living = [trainer for trainer in host.trainers if trainer.gone is None]
         ended = [] if living else last_ended(host)  # how a training went stays to be seen
@@ -243,6 +245,8 @@ class Charts(Vertical):
         trends = [replace(one, label=f"{one.label}, ended") for one in past]
         rows = chart.size.height - len(trends)
         trends += host_trends(self.session, host, device, living, self._span, rows)
+        if chart.size.height >= ROOMY_TREND_ROWS * len(trends):
+            trends += more_host_readings(self.session, host, self._span)
         set_title(chart, f"Over {window_text(self._span)}")
         chart.show(trends, self._span, host.sampled_seconds, clock_at(self.session, host))
 

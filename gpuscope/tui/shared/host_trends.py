@@ -57,6 +57,11 @@ def share_text(value: float) -> str:
     return percent_text(value / 100, whole=True)
 
 
+def part_text(value: float) -> str:
+    """Return a small value in percent."""
+    return percent_text(value / 100)
+
+
 def host_trends(
     session: Session,
     host: HostView,
@@ -210,3 +215,24 @@ def host_readings(session: Session, host: HostView, seconds: float) -> Iterator[
         used = tuple(None if value is None else total - value for value in free.values)
         past = History(free.seconds, used)
         yield Trend("host memory", MEMORY, past, bytes_text, float(total))
+
+
+def more_host_readings(session: Session, host: HostView, seconds: float) -> Iterator[Trend]:
+    """Yield what else is read of a host, for charts with room: load, shared memory, swap, agent."""
+    d = host.definition
+    for label, column, say, top, token in (
+        ("load average, 1 min", "load_1m", three_digits, None, CPU),
+        (
+            "cgroup memory",
+            "cgroup_memory_used_bytes",
+            bytes_text,
+            d.cgroup_memory_limit_bytes,
+            MEMORY,
+        ),
+        ("/dev/shm in use", "shm_used_bytes", bytes_text, d.shm_total_bytes, MEMORY),
+        ("swap in use", "swap_used_bytes", bytes_text, None, MEMORY),
+        ("agent, of one core", "agent_cpu_percent", part_text, None, CPU),
+    ):
+        past = session.history(host.id, column, seconds)
+        if any(past.values):  # what is never used needs no line
+            yield Trend(label, token, past, say, float(top) if top else None)
