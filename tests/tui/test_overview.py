@@ -600,9 +600,8 @@ async def test_a_lost_gpu_is_said_of_its_job_in_its_lane_and_of_its_memory():
 async def test_charts_beside_each_other_end_at_the_same_moment(size):
     app = make_app(views.cpu_only() if size == USUAL else jobs.ranks(4))
     async with app.run_test(size=size) as pilot:
-        await until(pilot, "Jobs")
-        charts = app.screen.query_one(Charts)
-        seen = set()
+        await until(pilot, "now" if size == USUAL else "Over ", "CPU")
+        charts, seen = app.screen.query_one(Charts), set()
         for second in range(1, 9):
             moment = int((views.END + second) * 1e9)
             feed(app, f.Sample(9000 + second, moment, h=[views.host_row(cpu_percent=20.0)]))
