@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
 from .exit_status import ExitStatus
-from .wire.clean import clean
-
-_SUFFIXES = (".py", ".gsr", ".box", ".pickle", ".pkl", ".json", ".log", ".txt", ".gz")
-"""Endings by which a word that is no path otherwise is meant as a file."""
 
 
 class UserError(Exception):
@@ -46,26 +40,3 @@ class UsageError(UserError):
     """
 
     exit_status = ExitStatus.USAGE
-
-
-class MissingFile(UserError):
-    """A file that the user names is not there. Every verb says so in the same line."""
-
-    def __init__(self, path: str) -> None:
-        folder = os.path.dirname(path) or os.curdir
-        while not os.path.isdir(folder):
-            folder = os.path.dirname(folder) or os.curdir
-        what = f"there is no file {clean(path)}. Check the path: ls {clean(folder)}"
-        super().__init__(f"{what} lists what is there.", code="missing")
-
-
-class MissingScript(MissingFile):
-    """The same where the file was to be started: nothing was, and the command line is wrong."""
-
-    exit_status = ExitStatus.USAGE
-
-
-def is_missing_file(word: str) -> bool:
-    """Return whether a word of the command line is meant as a file, and there is none."""
-    meant = os.sep in word or word.endswith(_SUFFIXES)
-    return meant and "://" not in word and not os.path.lexists(word)

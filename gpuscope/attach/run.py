@@ -14,7 +14,8 @@ import sys
 from importlib.util import find_spec
 from typing import Dict, List, Mapping, NamedTuple, NoReturn, Optional, Tuple
 
-from ..errors import MissingScript, UsageError, is_missing_file
+from ..errors import UsageError
+from ..missing_file import MissingScript, is_missing_file
 from ..probe import rendezvous
 from ..probe.rendezvous import RendezvousError
 from ..wire.clean import clean
@@ -44,7 +45,7 @@ def command(words: List[str], env: Mapping[str, str]) -> List[str]:
     MODULE …`` and ``SCRIPT …`` are run by the Python of the user's environment, and so is ``python
     SCRIPT …``, which means the same. A path to a Python is used unchanged. If the first word is
     another program and not a file, it is a command too. Raises :class:`CannotRun`, or
-    :class:`~gpuscope.errors.MissingScript`.
+    :class:`~gpuscope.missing_file.MissingScript`.
     """
     if not words:
         raise CannotRun("name what to run: a script, -m MODULE, or -- COMMAND")

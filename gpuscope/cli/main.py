@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any, Callable, Dict, List, NoReturn, Optional
 
 from .. import __version__
-from ..errors import MissingFile, UserError
+from ..errors import UserError
 from ..exit_status import ExitStatus
 
 VERBS = {
@@ -201,7 +201,7 @@ def tell(error: UserError, command: str) -> ExitStatus:
     from ..wire.clean import clean_lines
 
     print(f"{command}: {clean_lines(str(error))}", file=sys.stderr)
-    if error.exit_status == ExitStatus.USAGE and not isinstance(error, MissingFile):
+    if error.exit_status == ExitStatus.USAGE and error.code != "missing":
         print(f"See: {command} --help", file=sys.stderr)
     return error.exit_status
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import MissingFile
+from ..missing_file import MissingFile
 from ..store.store import Store
 from ..store.view import HostView, JobView
 from ..wire.clean import clean
@@ -51,7 +51,7 @@ def is_past(text: str) -> bool:
 def read(path: str | Path, last_seconds: float = LAST_SECONDS) -> Past:
     """Read the last hour of a file, or so many seconds of it.
 
-    ``problem`` says what is wrong. Raises only :class:`~gpuscope.errors.MissingFile`.
+    ``problem`` says what is wrong. Raises only :class:`~gpuscope.missing_file.MissingFile`.
     """
     if not os.path.lexists(path):
         raise MissingFile(str(path))

@@ -16,8 +16,9 @@ from ..doctor import report as reports
 from ..doctor import table
 from ..doctor.finding import Report
 from ..doctor.redaction import DocumentRedactor
-from ..errors import MissingFile, UserError, is_missing_file
+from ..errors import UserError
 from ..lab.ledger import RunLedger
+from ..missing_file import MissingFile, is_missing_file
 from ..report import findings, prediction, runs, time_rows, tuning
 from ..report.content import Chapter
 from ..report.documents import rows, text

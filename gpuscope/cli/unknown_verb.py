@@ -12,7 +12,8 @@ import shlex
 from difflib import get_close_matches
 from typing import Dict, Iterable, List
 
-from ..errors import MissingScript, UsageError, UserError, is_missing_file
+from ..errors import UsageError, UserError
+from ..missing_file import MissingScript, is_missing_file
 from ..wire.clean import clean
 
 SHOWN = 80

@@ -6,8 +6,8 @@ import argparse
 import os
 import sys
 
-from ...errors import MissingFile
 from ...exit_status import ExitStatus
+from ...missing_file import MissingFile
 from ..args import add_theme, number_between
 
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ...errors import MissingScript, UsageError, UserError, is_missing_file
+from ...errors import UsageError, UserError
 from ...exit_status import ExitStatus
 from ...lab import torch_probe
 from ...lab.config import LabConfig, add_toggles
@@ -27,6 +27,7 @@ from ...lab.tune.result import COST_SAMPLES, SearchResult
 from ...lab.tune.runner import SearchJob, SearchProgress, SearchRunner, new_job, window_of
 from ...lab.tune.search import CannotTune, Search
 from ...lab.tune.space import Limits
+from ...missing_file import MissingScript, is_missing_file
 from ...predict import from_switches
 from ...predict.fits import Fits
 from ...predict.request import CONFIG, OPTIONS, SEQUENCE, TASK, TASKS, TRANSFORMERS

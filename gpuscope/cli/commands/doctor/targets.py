@@ -25,7 +25,8 @@ from ....doctor import dead
 from ....doctor.file_kinds import GZIP, HEAD_BYTES, is_binary, kind_of, unpacked
 from ....doctor.finding import Report
 from ....doctor.messages import THE_SYMPTOM
-from ....errors import MissingFile, UserError
+from ....errors import UserError
+from ....missing_file import MissingFile
 from ....text.units import window_text
 from ....wire.clean import clean
 from ....wire.files import open_regular

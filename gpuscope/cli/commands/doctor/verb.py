@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ....doctor import report as reports
 from ....doctor import table
 from ....doctor.finding import Pitfall, Report
-from ....errors import MissingFile, UsageError, is_missing_file
+from ....errors import UsageError
 from ....exit_status import FAIL_ON, ExitStatus
+from ....missing_file import MissingFile, is_missing_file
 from ....wire.clean import clean
 from ... import output, remote
 from . import targets as doctor_targets

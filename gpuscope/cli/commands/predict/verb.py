@@ -11,8 +11,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ....errors import MissingFile, UsageError, is_missing_file
+from ....errors import UsageError
 from ....lab.toggles import BY_NAME, FACTORY, PRESETS, help_groups
+from ....missing_file import MissingFile, is_missing_file
 from ....predict.from_switches import TOGGLES
 from ....text.units import MIB
 from ... import output

@@ -14,8 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ....errors import MissingFile, UsageError
+from ....errors import UsageError
 from ....exit_status import ExitStatus
+from ....missing_file import MissingFile
 from ....snapshot.limits import FLOOR_BYTES
 from ....text.units import percent_text
 from ....wire.clean import clean
