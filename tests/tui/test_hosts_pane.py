@@ -26,6 +26,7 @@ from gpuscope.tui.hosts.pane import FleetPane
 from gpuscope.tui.hosts.rows import without_domain
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import Tokens
+from gpuscope.wire import frames as f
 from tests.fakes import fleet, views
 from tests.fakes.cases import each
 from tests.store.test_many_hosts import pid_of, remote_source
@@ -463,3 +464,27 @@ async def test_a_small_terminal_has_the_devices_of_a_host_below_a_few_hosts():
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await until(pilot, "6 hosts", "Devices of bravo, 4 of 8", "stalled at data.py:88")
         assert screen.index("alpha") < screen.index("Devices of bravo")
+
+
+@in_loop
+async def test_a_host_where_a_job_has_died_lately_says_so_and_the_totals_count_it():
+    calm, died = (
+        fleet.node(number, "busy", seconds=5.0, name=name)
+        for number, name in enumerate(("calm", "died"))
+    )
+    last = max(frame.m for frame in died if isinstance(frame, f.Sample))
+    ids = [frame.id for frame in died if isinstance(frame, f.Def) and frame.trainer is not None]
+    died += [f.Event(one, "gone", last, "exited: ValueError: no labels") for one in ids]
+    store, sources_ = fleet.store_of({"calm": (calm, LIVE), "died": (died, LIVE)})
+    session = Session(store)
+    session.hosts, session._source = sources_, sources_.source
+    session.doctor.prepare()
+    app = GpuscopeApp(session, "overview")
+    async with app.run_test(size=(120, 40)) as pilot:
+        shown = await until(pilot, "2 hosts", "1 failed in the last day")
+        rows = [line for line in shown.splitlines() if "died" in line]
+        assert "1 failed in the last day" in rows[0]
+        assert "1 job ended badly in the last day" in shown
+        assert lines_of(app) == ["died", "calm"], "what needs a look comes first"
+        await pilot.press("j", "enter")
+        await until(pilot, "calm", absent="failed in the last day")
