@@ -37,7 +37,8 @@ from gpuscope.tui.shell.keymap import (
     shown_whole,
 )
 from gpuscope.tui.shell.screen_keys import BY_TEXTUAL, KEYS, TITLES
-from gpuscope.tui.snapshot.screen import VIEWS, SnapshotScreen
+from gpuscope.tui.snapshot.rows import VIEWS
+from gpuscope.tui.snapshot.screen import SnapshotScreen
 from gpuscope.tui.widgets.table import LiveTable
 from tests.fakes import jobs, views
 from tests.fakes.cases import each
