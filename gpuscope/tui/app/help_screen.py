@@ -112,7 +112,7 @@ GLYPHS = (
 
 IN_BARS = (
     ("tight", "warn", f"memory beyond {percent_text(NEARLY_FULL, whole=True)} of the GPU"),
-    ("idling", "text", "load without progress, because the rank waits; in charts {hatch}"),
+    ("idling", "text", "load without progress, as when a rank waits; in charts {hatch}"),
     ("unknown", "muted", "no reading"),
 )
 MARKS = (

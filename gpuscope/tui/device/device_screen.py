@@ -461,7 +461,7 @@ class DeviceScreen(ChartedScreen):
         finding, replayed = self._case.finding, bool(host.badge)
         number = marked_step(finding, replayed)
         if number is None:
-            self.tell("nothing was copied: this fix has no command that runs unchanged")
+            self.tell("not copied: this fix has no command that runs unchanged")
             return
         text = paste_of(steps_of(finding, replayed)[number])
         copy_text(self.app, self.session.notices.say, text + "\n")

@@ -453,9 +453,7 @@ class DoctorPane(Pane):
         if finding is None:
             copy_screen(main, self.session.notices.say)
         elif mark is None:
-            self.session.notices.say(
-                "nothing was copied: this fix has no command that runs unchanged"
-            )
+            self.session.notices.say("not copied: this fix has no command that runs unchanged")
         else:
             text = paste_of(steps_of(finding, replayed)[mark])
             copy_text(self.app, self.session.notices.say, text + "\n")

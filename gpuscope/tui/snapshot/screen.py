@@ -419,7 +419,7 @@ class SnapshotScreen(FullScreen):
         finding = self._report.findings[0] if self._report.findings else None
         mark = marked_step(finding, True) if finding is not None else None
         if finding is None or mark is None:
-            self.tell("nothing was copied: this fix has no command that runs unchanged")
+            self.tell("not copied: this fix has no command that runs unchanged")
         else:
             copy_text(self.app, self.tell, paste_of(steps_of(finding, True)[mark]) + "\n")
 
