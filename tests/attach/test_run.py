@@ -253,7 +253,7 @@ def test_history_travels_to_the_probe_and_belongs_to_us_only_in_front(tmp_path, 
 def test_help():
     code, out, _ = finished("--help")
     assert code == 0
-    assert "gpuscope run -- COMMAND" in out
+    assert "gpuscope run [OPTIONS] -- COMMAND" in out
 
 
 @each(

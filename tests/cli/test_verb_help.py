@@ -36,6 +36,16 @@ def test_a_help_is_no_wider_than_the_terminal(words, monkeypatch):
 
 
 @each("words", COMMANDS)
+def test_a_help_begins_with_a_short_usage_and_fits_into_80_columns(words, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = command(*words.split(), "--help").stdout.splitlines()
+    usage = lines[: lines.index("")]
+    assert len(usage) <= 3
+    assert all(line[:7] in ("usage: ", " " * 7) for line in usage)
+    assert max(map(len, lines)) <= 80
+
+
+@each("words", COMMANDS)
 def test_a_help_has_examples_and_exit_codes(words, monkeypatch):
     monkeypatch.setenv("COLUMNS", "250")  # no text goes on in a second line
     page = command(*words.split(), "--help").stdout

@@ -14,9 +14,9 @@ from ...exit_status import ExitStatus
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what help, completion and manual page say; ``main`` reads the words itself."""
     parser.usage = (
-        "gpuscope run [--on-call[=FOLDER]] [--history N] [--track] [--no-doctor] SCRIPT [ARGS...]\n"
-        "       gpuscope run -m MODULE [ARGS...]\n"
-        "       gpuscope run -- COMMAND [ARGS...]"
+        "gpuscope run [OPTIONS] SCRIPT [ARGS ...]\n"
+        "       gpuscope run [OPTIONS] -m MODULE [ARGS ...]\n"
+        "       gpuscope run [OPTIONS] -- COMMAND [ARGS ...]"
     )
     parser.description = (
         "Start a trainer with gpuscope's probe in it: no code change, no root. The same process "

@@ -35,7 +35,7 @@ COMPARANDS = """What can be compared:
   12              a run of the ledger, by its id
   12,15,18        several runs of one configuration
   GROUP:2         all runs of a sweep's second configuration
-  FILE.gsr        a recording of your own trainer; FILE.gsr:PID if it has several"""
+  FILE.gsr        a recording of your own trainer (FILE.gsr:PID if of several)"""
 
 
 class NoSuchRun(UserError):
