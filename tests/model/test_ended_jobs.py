@@ -52,7 +52,7 @@ def left_boxes(monkeypatch, tmp_path) -> Path:
 def test_the_ranks_of_a_job_count_once_for_every_verb(left_boxes, capsys):
     said = f"{TWO}: 1 failed, 1 without a message"
     assert dead_trainers.ended() == said
-    assert dead_trainers.line().startswith(f"{said}. The last minutes of the newest:  ")
+    assert dead_trainers.line().startswith(f"{said}. To play the last minutes of the newest:  ")
     assert left.examine().ended_here == said
     shown = oneline.line(views.host_of(views.cpu_only()), ended=dead_trainers.brief())
     assert shown.endswith(" · 1 failed, 1 without a message in the last day")

@@ -128,7 +128,7 @@ async def test_a_file_without_a_fault_has_no_findings(folder):
     app = FileApp(folder / "new.pickle")
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "All segments to one scale", "Who holds most", "live blocks by size")
-        await until(pilot, "up to 1.75 MiB", absent="what to do")
+        await until(pilot, "one cell = 1.75 MiB", absent="what to do")
 
 
 @in_loop

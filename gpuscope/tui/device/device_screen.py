@@ -1,8 +1,4 @@
-"""This screen shows everything about one GPU.
-
-It shows what the GPU does and what that means, its history, its health, its processes, and its
-properties.
-"""
+"""This screen shows what one GPU does and what that means, its history, health and processes."""
 
 from __future__ import annotations
 
