@@ -64,15 +64,17 @@ def bar(share: float, cells: int, glyphs: Charset = BLOCKS) -> str:
     return text.ljust(cells)
 
 
-def resample(values: Sequence[float], cells: int) -> list[float]:
+def resample(values: Sequence[float], cells: int, each: float | None = None) -> list[float]:
     """Return ``values``, each of equal weight, as means over ``cells`` cells.
 
-    Means keep the total unchanged.
+    Means keep the total unchanged. A cell has ``each`` of the values, the last one what is left;
+    without it all have the same.
     """
     count = len(values)
+    step = count / cells if each is None and cells else each or 0.0
     out = []
     for cell in range(cells):
-        begin, end = cell * count / cells, (cell + 1) * count / cells
+        begin, end = cell * step, count if cell == cells - 1 else (cell + 1) * step
         total, at = 0.0, begin
         while at < end - 1e-9:
             number = min(int(at + 1e-9), count - 1)
@@ -83,12 +85,15 @@ def resample(values: Sequence[float], cells: int) -> list[float]:
     return out
 
 
-def segment_cells(segment: Segment, cells: int, glyphs: Charset) -> list[tuple[str, str]]:
-    """Return a segment in ``cells`` characters.
+def segment_cells(
+    segment: Segment, cells: int, glyphs: Charset, scale: int = 0
+) -> list[tuple[str, str]]:
+    """Return a segment in ``cells`` characters, each of ``scale`` bytes but for the last one.
 
     Only a cell that is completely live is drawn full, and only a completely free one empty.
     """
-    live, pending = resample(segment.live, cells), resample(segment.pending, cells)
+    each = len(segment.live) * scale / segment.bytes if scale and segment.bytes else None
+    live, pending = resample(segment.live, cells, each), resample(segment.pending, cells, each)
     return [_cell(here, waiting, glyphs) for here, waiting in zip(live, pending, strict=True)]
 
 
@@ -121,7 +126,7 @@ def flow_map(
         cells = max(1, -(-segment.bytes // scale))
         if number and cells > 1:
             pieces.append((glyphs.edge, "faint"))
-        pieces += segment_cells(segment, cells, glyphs)
+        pieces += segment_cells(segment, cells, glyphs, scale)
     lines = [merged(pieces[at : at + width]) for at in range(0, len(pieces), width)]
     return lines, scale
 

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from gpuscope.snapshot import report
-from gpuscope.snapshot.drawing import ASCII, BLOCKS, bar, flow_map, glyphs_for
+from gpuscope.snapshot.drawing import ASCII, BLOCKS, bar, flow_map, glyphs_for, segment_cells
 from gpuscope.snapshot.model import Note, Summary
 from gpuscope.snapshot.reader import open_snapshot
 from gpuscope.text.units import bytes_text as size
@@ -107,6 +107,17 @@ def test_the_map_shows_every_segment_at_one_scale(summary):
     assert 7 <= len(lines) <= 10, "the rows are used"
     full = sum(segment.allocated_bytes == segment.bytes for segment in segments)
     assert text.count(BLOCKS.full) >= full
+
+
+def test_each_cell_of_a_map_stands_for_the_same_bytes():
+    from gpuscope.snapshot.model import Segment
+
+    live = [1000] * 50 + [0] * 50  # the first half of 100 MiB
+    half = 50 << 20
+    one = Segment(0, 2 * half, 0, "", False, True, False, half, 0, half, 1, live, [0] * 100)
+    cells = "".join(text for text, _ in segment_cells(one, 9, BLOCKS, 12 << 20))
+    assert cells == "████░····", "50 MiB are four cells of 12 MiB and a sixth of the fifth"
+    assert "".join(text for text, _ in segment_cells(one, 10, BLOCKS)) == "█████·····"
 
 
 def test_a_little_is_never_drawn_as_nothing_and_nearly_all_never_as_all():

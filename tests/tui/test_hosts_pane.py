@@ -50,10 +50,12 @@ SIX = {
 }
 
 
-def app_of(hosts: dict[str, tuple[str, Link]], start: str = "overview") -> GpuscopeApp:
+def app_of(
+    hosts: dict[str, tuple[str, Link]], start: str = "overview", seconds: float = 5.0
+) -> GpuscopeApp:
     """The app over hosts that have said all they will say."""
     made = {
-        name: (fleet.node(number, kind, seconds=5.0, name=name) if kind else [], link)
+        name: (fleet.node(number, kind, seconds=seconds, name=name) if kind else [], link)
         for number, (name, (kind, link)) in enumerate(hosts.items())
     }
     store, sources_ = fleet.store_of(made)
@@ -131,8 +133,23 @@ async def test_a_large_fleet_has_the_recorded_time_the_findings_and_the_jobs_of_
         screen = await until(pilot, "Found and running on bravo", "GPU utilisation", "do first")
         assert "train.py ×8 · pid 48200-48207 · GPU 0-7 · by" in screen
         await pilot.press("down")
-        await until(pilot, "Found and running on alpha", "nothing wrong was found")
+        await until(pilot, "Found and running on alpha", "nothing wrong was found", "96 cores · ")
         await check(pilot, "tab-fleet")
+
+
+@pytest.mark.slow
+@in_loop
+async def test_long_charts_are_those_of_the_host_under_the_cursor():
+    app = app_of(FEW, "fleet", 150.0)
+    async with app.run_test(size=(200, 60)) as pilot:
+        for _ in range(3):
+            await pilot.pause(0.05)
+            pilot.app.main.refresh_all()  # type: ignore[attr-defined]
+        await until(pilot, "Found and running on foxtrot", "GPU utilisation, mean at right, 5 min")
+        await pilot.press("down")
+        await until(pilot, "Found and running on bravo", "none for")
+        await pilot.press("down")
+        await until(pilot, "Found and running on alpha", absent="none for")
 
 
 @in_loop

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from ...doctor.report import evidence_lines
 from ...doctor.steps import steps_of
 from ...model.job_ends import end_of
-from ...store.view import HostView
+from ...store.view import HistoryOf, HostView
 from ...text import styled
 from ...text.styled import Line
 from ..doctor.text import LABEL, SEVERITY_TOKENS, glyph_of, with_label
 from ..log.subject import facts_of_job
+from ..shared.host_text import host_lines
 from ..theme import Glyphs, Tokens
 from .rows import AWAY, mark_of, missing_lines, step_line
 
@@ -29,13 +30,15 @@ def brief_lines(
     one: HostSummary,
     missing: Missing,
     found: Sequence[Finding],
+    history: HistoryOf,
     tokens: Tokens,
     cells: int,
     rows: int,
 ) -> list[Line]:
     """Return what is wrong with a host and what to do, then its jobs, in at most ``rows`` lines.
 
-    Where rows are few, what runs comes before the reasons of a finding.
+    Where rows are few, what runs comes before the reasons of a finding; where there are more, the
+    load of its cores and its memory follow.
     """
     jobs = [job for job in host.jobs if end_of(job) is None]
     found = [finding for finding in found if finding.severity != "info"]
@@ -61,7 +64,19 @@ def brief_lines(
             out.append([("no job runs here", "muted")])
         if len(out) <= rows:
             break
+    load = host_lines(host, history, cells, tokens.glyphs)
+    if load and len(out) + len(load) + 2 <= rows:
+        gap: list[Line] = [[]] if out[-1] else []
+        out += [*gap, [("The host  ", "title"), (_machine(host), "muted")], *load]
     return out[:rows]
+
+
+def _machine(host: HostView) -> str:
+    """Return what a host is: its cores, its kernel and its driver, as far as they are known."""
+    d = host.definition
+    cores = f"{d.cpu_count} cores" if d.cpu_count else ""
+    driver = f"driver {d.driver_version}" if d.driver_version else ""
+    return " · ".join(filter(None, (cores, driver, d.kernel)))
 
 
 def _finding(

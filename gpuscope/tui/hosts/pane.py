@@ -327,8 +327,8 @@ class FleetPane(Pane):
         one = self._shown.get(host.key)
         if cells and one is not None:
             missing = HERE if one.current else self._fleet.missing(one)
-            tokens = self._brief.tokens
-            self._brief.show(brief_lines(host, one, missing, found, tokens, cells, rows))
+            tokens, past = self._brief.tokens, self.session.history
+            self._brief.show(brief_lines(host, one, missing, found, past, tokens, cells, rows))
 
     def _window(self, host: HostView) -> float:
         """Return the time of the charts: what is recorded of a host, as far as it can be read."""

@@ -176,6 +176,7 @@ class Charts(Vertical):
             tuple(self._kinds),
             [chart.size for chart in self._made.values()],
             self.app.theme,
+            host.key,
         )
         if self.window > WINDOW_SECONDS and key == self._drawn:
             return
