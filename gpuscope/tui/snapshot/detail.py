@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...snapshot.model import Course, DiffRow, Frame, SnapshotDevice, StackRow, Stacks
+from ...snapshot.model import Course, DiffRow, Frame, SnapshotDevice, StackRow, Stacks, Summary
 from ...snapshot.reader import Reading
 from ...snapshot.report import stack_lines
 from ...text import styled
@@ -22,11 +22,11 @@ from ..widgets.pane import set_title
 from ..widgets.text import Lines
 from .answers import Answers
 from .courses import AREA_ROWS, course_lines
-from .first_page import charset, map_lines
+from .first_page import charset, largest_lines, map_lines
 from .rows import NO_STACK, stack_text
 from .source import Source, read_source, source_lines
 
-COURSE_ROWS, LEAST_SOURCE_ROWS = AREA_ROWS + 4, 4
+COURSE_ROWS, LEAST_SOURCE_ROWS, SOURCE_ROWS = AREA_ROWS + 4, 4, 16
 LEAST_STACK_ROWS = 4
 """Rows of a stack with its heading, below which what stands above it has less."""
 TOP = 50
@@ -98,6 +98,49 @@ def size_lines(
     return out
 
 
+class Largest(Lines):
+    """Who holds most of a device, and below it the text of the line that does."""
+
+    def __init__(self, path: Path, answers: Answers, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._path, self._answers = path, answers
+        self._device: SnapshotDevice | None = None
+        self._taken: float | None = None
+        answers.tell(self._draw)
+
+    def of(self, device: SnapshotDevice, summary: Summary | None) -> None:
+        """Show a device of a snapshot."""
+        self._device, self._taken = device, _taken(summary)
+        if (row := _first(device)) is not None:
+            frame = row.frames[row.headline]
+            self._answers.ask(_source_of(frame), read_source, frame, self._path.parent)
+        self._draw()
+
+    def on_resize(self) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
+        cells, rows = self.content_size
+        device = self._device
+        if not self.is_mounted or not cells or not rows or device is None:
+            return
+        glyphs = self.tokens.glyphs
+        lines, row = largest_lines(device, glyphs, cells, rows), _first(device)
+        source = self._answers.get(_source_of(row.frames[row.headline])) if row else None
+        room = rows - len(lines) - 2
+        if row is not None and isinstance(source, Source) and room >= LEAST_SOURCE_ROWS:
+            frame = row.frames[row.headline]
+            sizes = sizes_by_line(Place(row, device.stacks), frame.file)
+            text = source_lines(source, frame, sizes, self._taken, glyphs, min(room, SOURCE_ROWS))
+            lines += [[], *(styled.cut(line, cells, glyphs.ellipsis) for line in text)]
+        self.show(lines)
+
+
+def _first(device: SnapshotDevice) -> StackRow | None:
+    """Return the largest stack whose calls are known."""
+    return next((row for row in device.stacks.rows if row.frames), None)
+
+
 class Detail(Lines):
     """A panel that asks for what it shows: the child process, and the disk for source text."""
 
@@ -116,7 +159,7 @@ class Detail(Lines):
         self,
         reading: Reading,
         device: SnapshotDevice,
-        taken: float | None,
+        summary: Summary | None,
         chosen: Place | str | None,
         more: bool,
     ) -> None:
@@ -124,7 +167,7 @@ class Detail(Lines):
 
         Where there is ``more``, no other panel has the course of a stack, or the map of the sizes.
         """
-        self._device, self._taken, self._of = device, taken, chosen
+        self._device, self._taken, self._of = device, _taken(summary), chosen
         self._more = more
         number, ask = device.device, self._answers.ask
         if isinstance(chosen, str):
@@ -192,6 +235,12 @@ def _calls(row: StackRow | DiffRow, rows: int) -> list[Line]:
     inner = row.headline - left_out
     some: Line = [(f"  {left_out} calls in between", "faint")]
     return [*lines[:inner], some, *lines[row.headline :]]
+
+
+def _taken(summary: Summary | None) -> float | None:
+    """Return when a snapshot was taken, in seconds since the epoch."""
+    taken = summary.taken_us if summary is not None else None
+    return None if taken is None else taken / 1e6
 
 
 def _source_of(frame: Frame) -> object:

@@ -32,9 +32,9 @@ from ..widgets.text import Lines
 from . import rows as draw
 from .answers import Answers
 from .courses import LEAST_ROWS, Courses, wanted_rows
-from .detail import Detail, Place
+from .detail import Detail, Largest, Place
 from .files import FILE_COLUMNS, file_row, neighbours
-from .first_page import largest_lines, map_lines, what_to_do
+from .first_page import map_lines, what_to_do
 
 TOP = 100
 HEAD_ROWS, LEAST_CURE_ROWS = 4, 6
@@ -87,8 +87,8 @@ class SnapshotScreen(FullScreen):
         )
         self._cure = Lines(id="cure", classes="panel")
         self._map = Lines(id="map", classes="panel")
-        self._largest = Lines(id="largest", classes="panel")
         self._answers = Answers()
+        self._largest = Largest(path, self._answers, id="largest", classes="panel")
         self._detail = Detail(path, self._answers, id="detail", classes="panel")
         self._courses = Courses(self._answers, id="courses", classes="panel")
         self._lists = Vertical(self._rows, self._courses, self._map, id="lists")
@@ -249,7 +249,7 @@ class SnapshotScreen(FullScreen):
             own = wide * 45 // 100
             segments = min(len(device.segments) + SEGMENT_ROWS, max(MOST_SEGMENTS, left // 2))
             drawn = map_lines(device, glyphs, wide - own - 4, left - segments - 2)
-            self._largest.show(largest_lines(device, glyphs, own - 4, left - 2))
+            self._largest.of(device, self._summary)
         # segments that leave room give it to their map, which is one block otherwise
         self._rows.styles.height = segments if drawn else "1fr"
         legend = draw.map_legend(glyphs) if device is not None and device.segments else ""
@@ -287,10 +287,9 @@ class SnapshotScreen(FullScreen):
             self._rows.styles.height = needed
         if reading is None or not shown:
             return
-        taken = self._summary.taken_us if self._summary is not None else None
         chosen = self._chosen(device, self._rows.cursor_key or "")
         more = not courses and not (view == "sizes" and lines)
-        self._detail.of(reading, device, taken and taken / 1e6, chosen, more)
+        self._detail.of(reading, device, self._summary, chosen, more)
         if courses:
             self._courses.of(reading, device, self._rows.cursor_key or "", strips)
 
