@@ -63,7 +63,7 @@ NO_RECORDINGS = {
     ),
     "cut in the header": (as_content(gzip.compress(header())[:30]), "its start is missing"),
     "a FIFO": (as_fifo, "it is a named pipe, not a file"),
-    "missing": (lambda path: None, "No such file"),
+    "missing": (lambda path: None, "there is no file"),
 }
 
 
