@@ -40,7 +40,7 @@ def steady_ranks(job: JobView) -> list[TrainerView]:
 
 
 def waits_for_input(scene: LiveScene, job: JobView) -> Findings:
-    """Yield a finding where the GPU waits for the loader, by the timings of the last steps.
+    """Yield a finding where the device waits for the loader, by the timings of the last steps.
 
     Where the clock of the training thread has enough samples, it has the word (``live_causes``).
     """
@@ -115,7 +115,8 @@ def _waiting(scene: LiveScene, trainer: TrainerView) -> _Wait | Abstained | None
 
 def _as_measured(trainer: TrainerView, share: float) -> Evidence:
     waited = f"{percent_text(share)} of {input_window(trainer)}"
-    text = f"the GPU waits for the loader {waited}, as measured"
+    who = "the GPU" if trainer.definition.cuda else "the training"
+    text = f"{who} waits for the loader {waited}, as measured"
     return Evidence(text=text, source="probe")
 
 

@@ -43,7 +43,8 @@ def slower(scene: LiveScene, job: JobView) -> Findings:
         for one in told.coincidences
     ]
     if not told.coincidences:
-        text = "no reading of its GPU, its host or its other processes changed at that time"
+        its = "its GPU, its host" if scene.devices(told.trainer) else "its host"
+        text = f"no reading of {its} or its other processes changed at that time"
         evidence.append(Evidence(text=f"{text}: check the work itself, such as longer batches"))
     finding = WORDINGS.finding(
         "live.slower",

@@ -63,9 +63,7 @@ def _finding(
     elif _LOADER.search(f"{at} {function}") and not waits_in_collective(first):
         name = "stall.loader"
         evidence.append(
-            Evidence(
-                text=f"{function or at} is the input pipeline: it waits for data, not for the GPU"
-            )
+            Evidence(text=f"{function or at} is the input pipeline: the rank waits for data")
         )
     elif not alone:
         name = "stall.ranks_differ"

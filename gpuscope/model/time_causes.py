@@ -62,12 +62,13 @@ def _by_clock(ledger: TimeLedger, known: Known) -> Iterator[Cause]:
     """Yield the causes that the clock alone shows: each row is the most that its cure brings.
 
     Reads wait for what the GPU has to do anyway. They are left out if it is not known how long the
-    GPU was idle. Without a GPU no copy and no read waits for one.
+    GPU was idle. Without a GPU no copy, read or release of memory waits for one.
     """
     rows = {row.name: row for row in ledger.rows}
-    names = {name: name for name in (*THREAD, *PAUSES, "release")}
+    names = {name: name for name in (*THREAD, *PAUSES)}
     if known.on_gpu:
-        names |= {"copy": "copies-in"} | ({"read": "read"} if known.idle is not None else {})
+        names |= {"copy": "copies-in", "release": "release"}
+        names |= ({"read": "read"} if known.idle is not None else {})
     for name, cause in names.items():
         row = rows.get(name)
         if row is None or not (ledger.sure or row.timed):
