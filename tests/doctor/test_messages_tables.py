@@ -27,6 +27,7 @@ def test_every_pattern_compiles_and_every_rule_can_fire():
         ):
             re.compile(text.remove_spaces(pattern))
             assert "{{" not in pattern
+        re.compile(rule.line)
         assert all(gate == gate.lower() and gate.strip() for gate in rule.gate), rule.cause
     for symptom in tables.symptoms((*tables.DESCRIBED, *tables.PLAIN, *tables.PRINTED)):
         re.compile(symptom.pattern)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from os import PathLike
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from ..finding import Abstained, Finding, Report
+
+if TYPE_CHECKING:
+    from .reading import Excerpt
 
 __all__ = ["THE_SYMPTOM", "examine", "of_symptom", "report"]
 
@@ -20,6 +23,10 @@ THE_SYMPTOM = "the symptom"
 """How a report names the user's own words among what was examined."""
 ADVISED = ("slow", "memory grows", "hangs", "loss is nan")
 """Words for the commonest failures. Each is known here when it is given alone."""
+NO_LOG = (
+    "{name}: this does not look like a log: it reads as {kind}, and holds no traceback and no line "
+    "of error output, so nothing was checked. Next: gpuscope doctor on what the training printed"
+)
 NOTHING_KNOWN = (
     "The symptom: these words name no failure that is known here. Next: say what happens "
     f"({', '.join(ADVISED)}) and when, or give the log: gpuscope doctor LOG"
@@ -42,7 +49,16 @@ def examine(
     """
     from . import reading
 
-    excerpts = (reading.read(source), name), (reading.read(symptom.splitlines()), SYMPTOM)
+    return _examine(reading.read(source), name, symptom)
+
+
+def _examine(
+    excerpt: Excerpt, name: str, symptom: str
+) -> tuple[tuple[Finding, ...], tuple[Abstained, ...]]:
+    """Do what ``examine`` does for a log that was read."""
+    from . import reading
+
+    excerpts = (excerpt, name), (reading.read(symptom.splitlines()), SYMPTOM)
     known = [not one.binary and any(text.strip() for _, text in one.lines) for one, _ in excerpts]
     if not any(known):
         return (), ()
@@ -64,9 +80,17 @@ def report(
     """Return the findings as a report, in which the log is called ``examined``.
 
     Where neither the log nor the user's words contain anything known, the report says so, because
-    silence would look like a clean result.
+    silence would look like a clean result. A document or a settings file that holds no output of a
+    program is refused: its words about errors are no errors.
     """
-    findings, abstained = examine(source, name, symptom)
+    from . import reading
+    from .prose import kind_of_document
+
+    excerpt = reading.read(source)
+    kind = kind_of_document([line for _, line in excerpt.lines], name)
+    if kind:
+        return Report(problems=(NO_LOG.format(name=examined, kind=kind),))
+    findings, abstained = _examine(excerpt, name, symptom)
     looked_at = (examined, THE_SYMPTOM) if symptom else (examined,)
     problems = (NOTHING_KNOWN,) if symptom and not findings and not abstained else ()
     return Report(findings=findings, abstained=abstained, examined=looked_at, problems=problems)

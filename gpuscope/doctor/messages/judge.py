@@ -61,7 +61,7 @@ def _votes(
     grown = growth.describe_growth(log)
     if grown:
         scene.facts.setdefault("growth", grown)
-    votes = list(rule.apply(tables.rules(), log, scene))
+    votes = list(rule.apply(tables.rules(), log, scene, described))
     refusals = oom.find(log)
     tries = len(log.find_all("tried to allocate", 50))
     if tries > 1 and scene.any("rerun", "notebook"):

@@ -40,6 +40,8 @@ class Rule:
       makes most rules cost a single search.
     - ``pattern``: the message itself, where the gate is not specific enough.
     - ``unlike``: messages that another rule explains better.
+    - ``line``: where prose and settings use the same words, how a program prints the message. A
+      single line must match it, with its case and spaces. It does not apply to a user's own words.
     """
 
     cause: str
@@ -47,6 +49,7 @@ class Rule:
     options: tuple[Option, ...]
     pattern: str = ""
     unlike: str = ""
+    line: str = ""
     severity: Severity = "problem"
 
 
@@ -54,12 +57,19 @@ NEAR = 2500
 """The neighbourhood of a message: this many characters, not counting spaces, on either side."""
 
 
-def apply(rules: tuple[Rule, ...], log: Log, scene: MessageContext) -> Iterator[Vote]:
-    """Yield the votes of every rule whose message is in the log."""
+def apply(
+    rules: tuple[Rule, ...], log: Log, scene: MessageContext, described: bool = False
+) -> Iterator[Vote]:
+    """Yield the votes of every rule whose message is in the log.
+
+    ``described`` says that a person wrote the text, and not a program.
+    """
     for rule in rules:
         hit = log.first(*rule.gate)
         if hit is not None and rule.pattern:
             hit = log.find(rule.pattern)
+        if hit is not None and rule.line and not described:
+            hit = log.line_with(re.compile(rule.line))
         if hit is not None and not (rule.unlike and log.find(rule.unlike)):
             yield from _votes(rule, hit, log, scene)
 

@@ -38,7 +38,7 @@ ABSTENTIONS = "abstentions"
 CIRCUMSTANCES = "circumstances"
 """The file with the sentences about circumstances."""
 
-_PATTERNS = ("pattern", "words", "unlike")
+_PATTERNS = ("pattern", "words", "unlike", "line")
 _PART = re.compile(r"\{\{(\w+)\}\}")
 _Row = TypeVar("_Row")
 

@@ -1,0 +1,90 @@
+"""Tell documentation, settings and plain prose from a log.
+
+They mention errors without having had one. A text that holds a real traceback or a line of error
+output is taken for a log in any case, because people paste logs into documents.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from .text import split_prefix
+
+_BY_NAME = {
+    ".md": "Markdown",
+    ".markdown": "Markdown",
+    ".rst": "reStructuredText",
+    ".adoc": "AsciiDoc",
+    ".tex": "LaTeX",
+    ".html": "HTML",
+    ".htm": "HTML",
+    ".toml": "a settings file",
+    ".yaml": "a settings file",
+    ".yml": "a settings file",
+    ".ini": "a settings file",
+    ".cfg": "a settings file",
+    ".conf": "a settings file",
+}
+_ERROR_OUTPUT = re.compile(
+    r"""^\W{0,8}Traceback\ \(most\ recent\ call\ last\)
+    | ^\s*(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt)(?:\Z|:\s)
+    | ^\[?(?:ERROR|FATAL|CRITICAL)\b | ^[\[\d][^a-z]*\b(?:ERROR|FATAL|CRITICAL)\b
+    | ^\[[EF]\d | ^[EF]\d{4}\s | NVRM:\ | \bXid\ \( | NCCL\ WARN | ^(?:slurmstepd|srun):\ error
+    | \bCUDA\ error:\ | \bout\ of\ memory\.\ Tried\ to\ allocate
+    | ^\s*(?:Killed|Segmentation\ fault|Bus\ error|Aborted)(?:\Z|\ \(core)
+    | \bexitcode\s*:\s*-?[1-9] | \bSignal\ \d+\ \(SIG | died\ with\ <Signals
+    """,
+    re.X,
+)
+_MARKDOWN = (
+    re.compile(r"^#{1,6} \S"),
+    re.compile(r"^\s*```"),
+    re.compile(r"\]\((?:https?:|#|[\w./-]+\))"),
+    re.compile(r"^\s*(?:[-*]|\d+\.) .*(?:\*\*|`)"),
+)
+_SECTION = re.compile(r"^\[{1,2}[\w.\" -]+\]{1,2}\s*(?:#.*)?$")
+_SETTING = re.compile(r"^[\w.\"-]+\s*=\s*\S")
+_SENTENCE = re.compile(r"^\s*[A-Za-z(\"'“](?![\w.-]{0,30}:)")
+"""The beginning of a line of prose. A label before a colon is that of a program, as ``srun:``."""
+_READING = re.compile(r"\d+[.:/]\d|=\s?-?\d|\b(?:step|epoch|iter|loss)\b\W{0,3}\d", re.I)
+LEAST_LINES = 3
+LEAST_WORDS = 8
+PROSE_SHARE = 0.6
+SETTINGS_SHARE = 0.9
+MARKDOWN_SHARE = 0.05
+
+
+def kind_of_document(lines: Sequence[str], name: str = "") -> str:
+    """Return what a text is that is no log, in words; nothing where it may be one.
+
+    ``name`` is that of its file, whose suffix counts.
+    """
+    filled = [line for line in lines if line.strip()]
+    kind = _BY_NAME.get(PurePath(name).suffix.lower()) or _kind_by_content(filled)
+    if kind and any(_ERROR_OUTPUT.search(split_prefix(line)[0]) for line in filled):
+        return ""
+    return kind
+
+
+def _kind_by_content(filled: Sequence[str]) -> str:
+    """Return what the lines of a text read as, which are not empty."""
+    if len(filled) < LEAST_LINES:
+        return ""
+    marked = [sum(bool(sign.search(line)) for line in filled) for sign in _MARKDOWN]
+    least = max(LEAST_LINES, MARKDOWN_SHARE * len(filled))
+    if sum(map(bool, marked)) > 1 and sum(marked) >= least:
+        return "Markdown"
+    plain = [line for line in filled if not line.lstrip().startswith(("#", ";"))]
+    sections = sum(bool(_SECTION.match(line)) for line in plain)
+    settings = sum(bool(_SETTING.match(line)) for line in plain)
+    if sections and settings and sections + settings >= SETTINGS_SHARE * len(plain):
+        return "a settings file"
+    sentences = sum(
+        len(line.split()) >= LEAST_WORDS
+        and _SENTENCE.match(line) is not None
+        and _READING.search(line) is None
+        for line in filled
+    )
+    return "prose" if sentences >= max(LEAST_LINES, PROSE_SHARE * len(filled)) else ""
