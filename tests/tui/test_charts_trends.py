@@ -10,6 +10,7 @@ from gpuscope.tui.charts.legend import legend_lines
 from gpuscope.tui.charts.load_strips import LOW_EIGHTHS, Lane, LoadStrips, lane_rows
 from gpuscope.tui.charts.stacked import as_one
 from gpuscope.tui.charts.trends import Trend, Trends, drawn_course, moves, rows_of_trends
+from gpuscope.tui.shared.host_trends import of_a_core_text, top_of_cores
 from gpuscope.tui.theme import UNICODE
 from tests.tui.snapshots import run, text
 
@@ -98,3 +99,13 @@ def test_a_load_that_hardly_moves_is_a_line_at_about_its_height():
     assert drawn(4.0, 4.0, 4.0) == "▁▁▁"
     assert drawn(20.0, 60.0, 90.0) == "▂▅▇", "what moves has a course"
     assert drawn(5.0, 5.0, top=None) == "──"
+    assert drawn(5.0, 5.4, 5.2, top=None) == "───", "a steady step is a line, not a slab"
+    assert drawn(5.0, 8.0, 5.2, top=None) == "▄▇▅"
+
+
+def test_a_load_of_cores_has_a_scale_of_one_core_at_least():
+    assert top_of_cores() == top_of_cores(history(None, 3.0)) == 100.0
+    assert top_of_cores(history(20.0, 240.0), history(50.0)) == 240.0
+    idle = Trend("CPU", "load1", history(1.0, 3.0, 0.0), of_a_core_text, top_of_cores())
+    (row,) = drawn_course(idle, idle.history.values, 1, UNICODE)
+    assert plain(row) == "▁▁▁", "0.03 cores are no full bar"

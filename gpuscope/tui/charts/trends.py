@@ -77,9 +77,15 @@ def is_seen(trend: Trend) -> bool:
 
     One that is always near its top is a wall of colour in three lines.
     """
-    known = [v for v in trend.history.values if v is not None and math.isfinite(v)]
-    if not moves(trend.history) or trend.floor is None:
-        return moves(trend.history)
+    return is_seen_in(trend, trend.history.values)
+
+
+def is_seen_in(trend: Trend, values: Sequence[float | None]) -> bool:
+    """Return whether these values of a reading change by so much of its scale."""
+    known = [v for v in values if v is not None and math.isfinite(v)]
+    moving = not is_steady(known, STEADY)
+    if not moving or trend.floor is None:
+        return moving
     return max(known) - min(known) >= SEEN * (trend.top or max(known))
 
 
@@ -230,11 +236,12 @@ def drawn_course(
 ) -> list[Line]:
     """Return a course in ``rows`` lines, the top one first.
 
-    One that hardly moves is a line: of a reading with a top it is low, high or in between.
+    One that hardly moves is a line, and no wall of colour: of a reading with a top it is low, high
+    or in between.
     """
     known = [value for value in values if value is not None]
     first = next((at for at, value in enumerate(values) if value is not None), len(values))
-    steady = is_steady(values, STEADY) if trend.top is None else not is_seen(trend)
+    steady = not is_seen_in(trend, values if trend.top is None else trend.history.values)
     flat = steady and rows == 1
     level = glyphs.groove
     if trend.top is not None and known:

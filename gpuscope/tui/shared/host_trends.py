@@ -31,6 +31,8 @@ MOST_TRAINERS = 16
 """Of so many trainers the histories are read."""
 MOST_ODD, MOST_LINES = 2, 4
 """So many that differ have a line besides that of all others; where more do, the first have one."""
+ONE_CORE = 100.0
+"""The load of one core in percent, of which a process can have more."""
 MOST_GPUS, OTHERS = 4, 5
 """Of more GPUs the one under the cursor and the sum have a line, unless there are lines for all of
 them besides so many others.
@@ -50,6 +52,15 @@ def celsius_text(value: float) -> str:
 def of_a_core_text(value: float) -> str:
     """Return a load in cores, of which a process can have several."""
     return f"{three_digits(value / 100)} cores"
+
+
+def top_of_cores(*histories: History) -> float:
+    """Return the top of the scale of loads in percent of a core: one core at least.
+
+    A process that does next to nothing has a low line, and not a full one.
+    """
+    known = [value or 0.0 for one in histories for value in one.values]
+    return max([ONE_CORE, *known])
 
 
 def share_text(value: float) -> str:
@@ -94,7 +105,7 @@ def trainer_trends(
         return while_it_steps(session.history(trainer.id, column, seconds), steps)
 
     steps = [read(trainer, "step_seconds") for trainer in shown]
-    yield from named_trends("step", trainers, steps, duration_text, of_steps=True)
+    yield from named_trends("median step", trainers, steps, duration_text, of_steps=True)
     waits = [
         while_it_steps(_waits(session, one, seconds), session.history(one.id, "step", seconds))
         for one in shown

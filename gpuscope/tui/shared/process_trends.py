@@ -19,6 +19,7 @@ from .host_trends import (
     STEPS,
     of_a_core_text,
     share_text,
+    top_of_cores,
     watts_text,
 )
 from .job_rows import loss_text
@@ -35,7 +36,7 @@ class TrendReading(NamedTuple):
 
 
 OF_TRAINER = (
-    TrendReading("step", "step_seconds", STEPS, duration_text),
+    TrendReading("median step", "step_seconds", STEPS, duration_text),
     TrendReading("loss", "loss", LOSS, loss_text),
 )
 OF_USE = (
@@ -50,8 +51,9 @@ OF_GPU = (
 )
 """Readings of a whole GPU, whoever uses it."""
 ALLOCATED = TrendReading("allocated by torch", "allocated_bytes", GPU_MEMORY, bytes_text)
+CORES = TrendReading("CPU", "cpu_percent", CPU, of_a_core_text)
 OF_PROCESS = (
-    TrendReading("CPU", "cpu_percent", CPU, of_a_core_text),
+    CORES,
     TrendReading("host memory", "rss_bytes", MEMORY, bytes_text),
 )
 MOST_GPUS = 4
@@ -88,7 +90,8 @@ def _read(host: HostView, process: ProcView, window: float, history: HistoryOf) 
             age = trainer.number("step_age_seconds")
         floor = None if reading.column == "loss" else 0.0
         label = f"{reading.label}{gpu}"
-        return Trend(label, reading.token, past, reading.say, top or reading.top, floor, age)
+        top = top_of_cores(past) if reading is CORES else top or reading.top
+        return Trend(label, reading.token, past, reading.say, top, floor, age)
 
     if trainer is not None:
         yield from (trend(reading, trainer.id) for reading in OF_TRAINER)

@@ -18,6 +18,7 @@ from ..shared.host_trends import (
     named_trends,
     of_a_core_text,
     power_trends,
+    top_of_cores,
     trainer_trends,
 )
 from ..shell.session import Session
@@ -77,7 +78,7 @@ def draw_trends(
     trends = [
         *trainer_trends(session, ranks, window),
         *power_trends(session, devices, None, window, MOST_GPUS),
-        *named_trends("CPU", own, cpu, of_a_core_text, token=CPU),
+        *named_trends("CPU", own, cpu, of_a_core_text, top_of_cores(*cpu), CPU),
         *named_trends("host memory", own, held, bytes_text, token=MEMORY),
     ]
     if hottest is not None:
