@@ -109,6 +109,24 @@ def cut_whole(line: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS) 
     return found
 
 
+def cut_items(line: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS) -> Line:
+    """Return as many whole items of a list as have room, and an ellipsis for those left out.
+
+    Items end at a comma; a text without one is cut behind a word, and a long word within it.
+    """
+    if cells(line) <= room:
+        return list(line)
+    text = width.beginning(plain(line), room - width.cells(ellipsis))
+    end = text.rfind(", ") + 1 or text.rfind(" ")
+    if end <= 0:
+        return cut(line, room, ellipsis)
+    found: Line = []
+    for piece, style in line:
+        found.append((piece[: max(end, 0)], style))
+        end -= len(piece)
+    return merged([*found, (f" {ellipsis}", line[-1][1])])
+
+
 def pad(line: Iterable[Piece], room: int, align: str = "left", style: str = "text") -> Line:
     """Return a line padded with spaces to ``room`` cells.
 

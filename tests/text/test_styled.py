@@ -131,3 +131,17 @@ def test_a_line_that_is_too_long_keeps_its_whole_parts():
     assert styled.plain(styled.cut_whole(bracket, 36)) == "died without cleanup"
     for room in range(50):
         assert styled.cells(styled.cut_whole(line, room)) <= room
+
+
+def test_a_list_that_is_cut_ends_with_a_whole_item_and_an_ellipsis() -> None:
+    def shown(text: str, room: int) -> str:
+        line = styled.cut_items([(text[:9], "muted"), (text[9:], "text")], room)
+        assert styled.cells(line) <= room
+        return styled.plain(line)
+
+    sizes = "by size  4 of 16 MiB, 20 of 4 MiB, 1 of 1 MiB"
+    assert shown(sizes, 45) == sizes
+    assert shown(sizes, 44) == shown(sizes, 36) == "by size  4 of 16 MiB, 20 of 4 MiB, …"
+    assert shown(sizes, 35) == "by size  4 of 16 MiB, …"
+    assert shown("ZeRO-1: optimizer state over 8 ranks", 22) == "ZeRO-1: optimizer …"
+    assert shown("antidisestablishmentarianism", 12) == "antidisesta…"

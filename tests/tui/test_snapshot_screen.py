@@ -20,7 +20,7 @@ from gpuscope.snapshot.reader import open_snapshot
 from gpuscope.text import styled
 from gpuscope.tui.app.file_app import FileApp
 from gpuscope.tui.charts.moments import Band, MomentChart
-from gpuscope.tui.snapshot.first_page import what_to_do
+from gpuscope.tui.snapshot.first_page import map_lines, what_to_do
 from gpuscope.tui.snapshot.rows import MapBar, map_legend
 from gpuscope.tui.snapshot.source import MOST_BYTES, Source, read_source, source_lines
 from gpuscope.tui.theme import ASCII, MONOCHROME, THEMES, UNICODE, Tokens
@@ -383,3 +383,22 @@ async def test_a_small_screen_keeps_its_list_and_opens_the_stack():
         screen = await until(pilot, "The chosen stack", "loss = (model(x)", "calls in between")
         assert screen.index("Who holds most") < screen.index("The chosen stack")
         assert "training  make.py:84" in screen, "the user's own calls are not left out"
+
+
+def test_the_text_under_a_map_that_is_cut_ends_with_a_whole_item_and_a_mark() -> None:
+    with open_snapshot(Path("demos/snapshots/fragmented.pickle.gz")) as reading:
+        (device,) = reading.summary.devices
+    whole = [styled.plain(line) for line in map_lines(device, UNICODE, 62, 99)]
+    rows = next(n for n, line in enumerate(whole) if line.startswith("by size")) + 1
+    items = {
+        one.strip(" …") for one in " ".join(whole[rows - 1 :]).removeprefix("by size").split(",")
+    }
+    assert rows < len(whole), "it has more lines than are shown"
+    for cells in range(40, 90):
+        for high in range(rows - 1, rows + 2):
+            shown = [styled.plain(line) for line in map_lines(device, UNICODE, cells, high)]
+            assert len(shown) <= high
+            assert all(len(line) <= cells for line in shown)
+            if "by size" in "".join(shown) and shown[-1].endswith("…"):
+                said = " ".join(shown).split("by size")[1]
+                assert {one.strip(" …") for one in said.split(",")} - {""} <= items, shown

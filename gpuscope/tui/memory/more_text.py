@@ -158,6 +158,7 @@ def fix_lines(host: HostView, subject: Subject, cells: int) -> list[Line]:
     each, shown = (FREES, 3) if wide else (NARROW_FREES, 2)
     titles = "".join(fit(title, each, "right") for title in ("FREES", "±", "PEAK THEN")[:shown])
     lines: list[Line] = [[(f"{titles}  FIX, AND HOW", "muted")]]
+    margin = FREES if wide else 2
     for one in found:
         error = f"±{bytes_text(one.error)}" if one.error >= MIB else ""
         then = fit(bytes_text((peak or 0) - one.middle), each, "right") if wide else ""
@@ -165,12 +166,15 @@ def fix_lines(host: HostView, subject: Subject, cells: int) -> list[Line]:
             [
                 (fit(bytes_text(one.middle), each, "right"), "ok"),
                 (fit(error, each, "right"), "muted"),
-                (then, "text"),
-                (f"  {one.title}", "text"),
+                (f"{then}  ", "text"),
+                *styled.cut_items([(one.title, "text")], cells - each * shown - 2),
             ],
-            [(" " * (FREES if wide else 2), "text"), (one.change, "accent")],
+            [
+                (" " * margin, "text"),
+                *styled.cut_items([(one.change, "accent")], cells - margin),
+            ],
         ]
-    return [styled.cut(line, cells) for line in lines]
+    return lines
 
 
 def larger_lines(host: HostView, subject: Subject, history: HistoryOf, cells: int) -> list[Line]:

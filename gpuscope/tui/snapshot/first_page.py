@@ -84,7 +84,14 @@ def map_lines(device: SnapshotDevice, glyphs: Glyphs, cells: int, rows: int) -> 
     if drawn < LEAST_MAP_ROWS:
         return []
     lines = fragmentation_lines(device, cells, charset(glyphs), drawn)
-    return [part for line in lines for part in styled.wrap(line, cells)][:rows]
+    out: list[Line] = []
+    for line in lines:
+        parts, left = styled.wrap(line, cells), rows - len(out)
+        if len(parts) > left > 0:
+            rest = styled.join(parts[left - 1 :], " ")
+            parts = [*parts[: left - 1], styled.cut_items(rest, cells, glyphs.ellipsis)]
+        out += parts[:left]
+    return out
 
 
 def largest_lines(device: SnapshotDevice, glyphs: Glyphs, cells: int, rows: int) -> list[Line]:
