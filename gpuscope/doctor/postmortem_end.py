@@ -1,4 +1,4 @@
-"""Judge how trainers ended: out of memory, by an exception, or without a message.
+"""Judge how trainers ended: out of memory, by an exception, or without an error message.
 
 The events of a recording or of a black box show this.
 """

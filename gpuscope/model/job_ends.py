@@ -45,10 +45,10 @@ _SILENT = (NO_LAST_WORDS, "without cleanup", "killed (signal")
 RUNS_ON = "runs on"
 """How the reason begins if a process is out of sight and has not ended."""
 UNKNOWN_HOW = "how is not known"
-WITHOUT_MESSAGE = "without a message"
+WITHOUT_MESSAGE = "without an error message"
 """How a trainer ended whose probe was there to the end and had no last words to send."""
 NOBODY_SAW = "a signal, a crash or os._exit"
-"""What an end without a message may have been: nobody saw which of them it was."""
+"""What an end without an error message may have been: nobody saw which of them it was."""
 _UNASKED = re.compile(
     r"ipykernel|colab_kernel|papermill|jupyter"
     r"|\bgpuscope[./]lab[./](worker|rank)\b|^gpuscope lab$"
@@ -151,7 +151,7 @@ def end_of_box(last_words: Mapping[str, Any] | None) -> End:
 
 
 def may_end_silently(script: str | None) -> bool:
-    """Return whether a script ends without a message though nothing is wrong.
+    """Return whether a script ends without an error message though nothing is wrong.
 
     Restarting a notebook's kernel or stopping a run of the Lab is no failure, and the Lab itself
     says how a run failed.
@@ -172,7 +172,8 @@ def counts_text(ends: Sequence[End], brief: bool = False) -> str:
 def _counted(end: End, brief: bool) -> str:
     """Return the name under which an end is counted, after a number."""
     if end.word == "ended":
-        return end.how or ("without an error" if end.kind == "ok" else "in an unknown way")
+        how = end.how or ("without an error" if end.kind == "ok" else "in an unknown way")
+        return f"{end.word} {how}"
     return end.word if brief else end.phrase
 
 

@@ -89,7 +89,7 @@ def test_what_the_kernel_killed_and_what_crashed_is_told_by_its_log(place, tmp_p
     killed, crashed = died(place, "killed", "crashed")
     (bare, _) = doctor_left.examine(kernel_log=str(tmp_path / "none")).findings
     assert (bare.confidence, bare.past) == ("prior", True)
-    assert "ended without a message: a signal, a crash or os._exit" in bare.title
+    assert "ended without an error message: a signal, a crash or os._exit" in bare.title
     log = tmp_path / "kmsg"
     log.write_text(
         f"3,1,9,-;Out of memory: Killed process {killed} (python3) total-vm:9999999kB, "

@@ -50,12 +50,12 @@ def left_boxes(monkeypatch, tmp_path) -> Path:
 
 
 def test_the_ranks_of_a_job_count_once_for_every_verb(left_boxes, capsys):
-    said = f"{TWO}: 1 failed, 1 without a message"
+    said = f"{TWO}: 1 failed, 1 ended without an error message"
     assert dead_trainers.ended() == said
     assert dead_trainers.line().startswith(f"{said}. To play the last minutes of the newest:  ")
     assert left.examine().ended_here == said
     shown = oneline.line(views.host_of(views.cpu_only()), ended=dead_trainers.brief())
-    assert shown.endswith(" · 1 failed, 1 without a message in the last day")
+    assert shown.endswith(" · 1 failed, 1 ended without an error message in the last day")
     background_checks.main(["left"])
     parts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     (told,) = (part["jobs"] for part in parts if part["part"] == "ended")
@@ -79,7 +79,7 @@ async def test_the_screens_count_what_the_verbs_count(left_boxes):
         assert "Doctor   " in tabs, "no finding is open"
     summary = summarise(views.host_of(views.cpu_only()), left=watch.left_here)
     worst = host_row(summary, TOKENS).cells["worst"]
-    assert worst[0] == ("1 failed, 1 without a message in the last day", "muted")
+    assert worst[0] == ("1 failed, 1 ended without an error message in the last day", "muted")
     assert summary.grade is Grade.ENDED
     lines = totals_lines(totals([summary]), 1, 120, TOKENS)
     assert views.flat(lines).splitlines()[0].endswith(TWO)
@@ -116,7 +116,7 @@ async def test_the_name_of_the_tab_counts_the_rows_of_the_list():
 
 
 def test_a_job_that_two_lists_name_counts_once_and_as_the_one_that_knows_more():
-    silent, killed = End("ended", "warn", how="without a message"), End("killed", "bad")
+    silent, killed = End("ended", "warn", how="without an error message"), End("killed", "bad")
     seen, boxed = EndedJob((7, 8), 100.0, killed), EndedJob((8,), 101.0, silent)
     assert joined([boxed], [seen]) == (EndedJob((8, 7), 101.0, killed),)
     assert sentence(joined([boxed], [EndedJob((9,), 50.0, killed)])).startswith(TWO)

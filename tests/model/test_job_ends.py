@@ -8,7 +8,7 @@ from gpuscope.model.job_ends import End, counts_text, end_of_box, has_ended, how
 from gpuscope.store.view import Gone
 from gpuscope.wire.frames import NO_LAST_WORDS
 
-SILENT = End("ended", "warn", "a signal, a crash or os._exit", "without a message")
+SILENT = End("ended", "warn", "a signal, a crash or os._exit", "without an error message")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,9 @@ def test_a_black_box_says_the_same_of_an_end_as_an_agent(last_words, sentence: s
 def test_ends_are_counted_the_gravest_first():
     reasons = ["exited: finished", "exited: KeyError: 1", "killed by signal 9", NO_LAST_WORDS]
     ends = [how_it_ended(Gone(1.0, 2.0, reason)) for reason in [*reasons, "exited: KeyError: 2"]]
-    said = "2 failed, 1 killed by SIGKILL, 1 without a message, 1 without an error"
+    said = (
+        "2 failed, 1 killed by SIGKILL, 1 ended without an error message, 1 ended without an error"
+    )
     assert counts_text(ends) == said
     assert counts_text(ends, brief=True) == said.replace(" by SIGKILL", "")
     assert counts_text([]) == ""

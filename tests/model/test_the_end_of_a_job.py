@@ -198,6 +198,7 @@ def test_a_job_that_lives_on_without_its_probe_is_not_among_those_that_ended():
         "third.py",
         "first.py",
     ]
-    assert styled.plain(lines[1].span) == "1 without a message, 1 without an error"
+    said = "1 ended without an error message, 1 ended without an error"
+    assert styled.plain(lines[1].span) == said
     assert lines[1].entity is not None
     assert getattr(lines[1].entity, "gone", None) is not None

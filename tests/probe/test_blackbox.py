@@ -477,7 +477,7 @@ def test_ps_names_the_newest_box_of_the_dead_and_the_command(place):
     ).touch()
     (directory / "notes.txt").touch()
     assert dead_trainers.line(directory).startswith(
-        "1 job ended badly in the last day: 1 without a message. "
+        "1 job ended badly in the last day: 1 ended without an error message. "
     )
     assert dead_trainers.line(directory).endswith(f"gpuscope replay {path}")
 

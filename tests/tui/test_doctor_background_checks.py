@@ -293,7 +293,7 @@ def test_how_a_watched_trainer_was_killed_is_said_in_place_of_the_guess_from_its
     guess = Finding(
         pitfall="host-memory-limit",
         cause="end.unseen",
-        title="a.py ended without a message: a signal, a crash or os._exit",
+        title="a.py ended without an error message: a signal, a crash or os._exit",
         severity="info",
         confidence="prior",
         evidence=(),

@@ -86,7 +86,12 @@ def test_a_job_starts_and_ends_once_with_its_reason_and_last_loss():
     [
         ("exited: interrupted with Ctrl-C (KeyboardInterrupt)", {}, "stopped", "by Ctrl-C"),
         ("died without cleanup (SIGKILL …)", {48201: "SIGTERM"}, "stopped", "by you, SIGTERM"),
-        ("died without cleanup (SIGKILL …)", {}, "ended", "without a message: a signal, a crash"),
+        (
+            "died without cleanup (SIGKILL …)",
+            {},
+            "ended",
+            "without an error message: a signal, a crash",
+        ),
         ("killed by signal 9", {}, "killed", "by SIGKILL"),
         ("exited: the program has ended", {}, "ended", "step"),
         ("exited: the program has come to its end", {}, "ended", "step"),

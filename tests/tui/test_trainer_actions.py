@@ -439,7 +439,8 @@ async def test_no_key_on_the_line_of_jobs_that_ended_acts_on_one_that_lives():
     ends = [f.Event(one, "gone", end, f.NO_LAST_WORDS) for one in (100, 101, 300, 301)]
     app, source = make([*frames, *ends], snapshot=gives({}), stacks=gives({}), profile=gives({}))
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "2 ended while watched, the last just now: 2 without a message")
+        how = "2 ended without an error message"
+        await until(pilot, f"2 ended while watched, the last just now: {how}")
         await at_the_jobs(pilot)
         await pilot.press("end")
         for key, label in KEYS_ON_A_TRAINER.items():

@@ -193,7 +193,9 @@ def _gone(scene: Scene, ranks: list[int], host: str, evidence: list[Evidence]) -
         evidence=(
             *evidence,
             *lines,
-            Evidence(text=f"all ranks of {host} stop without a message, and nothing ended them"),
+            Evidence(
+                text=f"all ranks of {host} stop without an error message, and nothing ended them"
+            ),
         ),
         figures={"who": f"Host {host}"},
         host=host,
@@ -231,7 +233,7 @@ def elsewhere(
     elif not scene.timed_out and lead.exit is None and lead.told is None and not never_called:
         died = scene.listed or lead.sources or scene.lost_connections
         cause = "dead.killed" if died else "dead.code-hang"
-        what = "ended without a message"
+        what = "ended without an error message"
     if cause == "dead.code-hang" and not place and LOADER.search(lead.last_line):
         cause = "dead.input-hang"
     if lead.last_line and not place and cause != "dead.uneven-steps":
@@ -251,7 +253,7 @@ def elsewhere(
         figures={
             "who": names(ranks).capitalize(),
             "what": what,
-            "ended": "ended without a message",
+            "ended": "ended without an error message",
             "waiters": _waiters(scene, ranks),
         },
         where=place,

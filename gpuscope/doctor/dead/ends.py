@@ -190,7 +190,7 @@ def _libraries(core: Core) -> list[str]:
 
 
 def recorded_ends(scene: Scene) -> Suspects:
-    """Yield the rank that a recording saw end before all others, without a message."""
+    """Yield the rank that a recording saw end before all others, without an error message."""
     ends = sorted(
         (rank.gone[0], number) for number, rank in scene.ranks.items() if rank.gone is not None
     )
@@ -211,7 +211,10 @@ def recorded_ends(scene: Scene) -> Suspects:
             Evidence(text=text, source=lead.recorded[1] if lead.recorded else ""),
             *recorded_words(lead),
         ),
-        figures={"who": names(first).capitalize(), "ended": "ended first and without a message"},
+        figures={
+            "who": names(first).capitalize(),
+            "ended": "ended first and without an error message",
+        },
         time=ends[0][0],
     )
 
