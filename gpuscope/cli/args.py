@@ -42,7 +42,7 @@ def add_theme(where: Taker) -> None:
         "--theme",
         choices=THEMES,
         metavar="NAME",
-        help=f"colours: {', '.join(THEMES[:-1])} or {THEMES[-1]}; remembered, as those of key t",
+        help=f"colours, only for this run: {', '.join(THEMES[:-1])} or {THEMES[-1]}",
     )
 
 

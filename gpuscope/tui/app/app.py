@@ -49,7 +49,8 @@ class GpuscopeApp(LeanApp[int]):
     TITLE = "gpuscope"
     ENABLE_COMMAND_PALETTE = True
 
-    def __init__(self, session: Session, start: str = "overview") -> None:
+    def __init__(self, session: Session, start: str = "overview", theme: str | None = None) -> None:
+        """Make the application; ``theme`` goes before what is remembered, which stays as it is."""
         super().__init__()
         self.session = session
         self.ascii_only = session.settings.ascii
@@ -58,7 +59,7 @@ class GpuscopeApp(LeanApp[int]):
         self._asked_to_quit = False
         self._start = start if start in TABS else "overview"
         register(self)
-        wanted = session.state.theme or session.settings.theme
+        wanted = theme or session.state.theme or session.settings.theme
         named = THEME_NAMES.get(wanted, wanted)  # older versions kept the name that Textual has
         self.theme = named if named in self.available_themes else DARK
 

@@ -21,8 +21,7 @@ class FileApp(GpuscopeApp):
         settings, _ = load()
         state, _ = load_state()
         self._remembered = state.theme
-        state.theme = theme or state.theme
-        super().__init__(Session(settings=settings, state=state))
+        super().__init__(Session(settings=settings, state=state), theme=theme)
         self._path = path
 
     def get_default_screen(self) -> Screen[Any]:
@@ -52,7 +51,7 @@ class FileApp(GpuscopeApp):
 def show_snapshot(path: Path, theme: str | None = None) -> int:
     """Show a snapshot until the user leaves, and return the exit code.
 
-    A ``theme`` is remembered, as if it had been chosen on the screen. It is called only where
+    A ``theme`` is used this time, and not remembered. It is called only where
     ``launch.why_unusable`` says "".
     """
     import os

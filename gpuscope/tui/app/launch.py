@@ -81,7 +81,7 @@ def run_app(
     ``source``: what to watch, default the agent on this machine; ``replay`` shows a recording
     instead, ``make_hosts`` several places, and ``prompts`` what ssh asks on the way to them;
     ``readonly``: no process is acted on; ``remote_options`` are for hosts that are added later;
-    ``theme`` is remembered, as if it had been chosen on the screen.
+    ``theme`` is used this time, and not remembered.
     Where the terminal cannot show it, prints why and what
     ``gpuscope devices`` prints, and returns its exit code.
     """
@@ -98,7 +98,6 @@ def run_app(
     from ..shell.session import Session
 
     remembered, problem = view_state.load()
-    remembered.theme = theme or remembered.theme
     session = Session(
         None,
         source,
@@ -123,7 +122,7 @@ def run_app(
         lighter = "over ssh: charts every 5 s, 256 colours, no mouse"
         session.notices.say(f"{lighter}: the config file changes it")
     mouse = settings.mouse if settings.mouse is not None else not over_ssh
-    return _run(session, start_screen, mouse, prompts)
+    return _run(session, start_screen, mouse, prompts, theme)
 
 
 def load_asyncio_without_tls() -> None:
@@ -156,11 +155,17 @@ def local_source(hz: float, settings: Settings) -> Source:
     )
 
 
-def _run(session: Session, start: str, mouse: bool, prompts: Prompts | None = None) -> int:
+def _run(
+    session: Session,
+    start: str,
+    mouse: bool,
+    prompts: Prompts | None = None,
+    theme: str | None = None,
+) -> int:
     from ..background.view_state import save
     from .app import GpuscopeApp
 
-    app = GpuscopeApp(session, start)
+    app = GpuscopeApp(session, start, theme)
     if prompts is not None:
         prompts.app = app
     try:

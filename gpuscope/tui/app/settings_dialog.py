@@ -44,8 +44,9 @@ class SettingsDialog(TextDialog):
         yield [(" " * LABEL_CELLS, "muted"), ("gpuscope reads it and never writes it", "muted")]
         yield []
         yield [("Changed here", "title")]
-        own = "  chosen here" if session.state.theme else ""
-        yield self._row("theme", _short_theme(self.app.theme), own, key_of("theme", OWN))
+        theme = _short_theme(self.app.theme)
+        own = "  chosen here" if session.state.theme in (theme, self.app.theme) else ""
+        yield self._row("theme", theme, own, key_of("theme", OWN))
         hz = session.wanted_hz
         chosen = "  chosen here" if session.state.rate_hz else ""
         keys = f"{key_of('rate(False)', OWN)} {key_of('rate(True)', OWN)}"
