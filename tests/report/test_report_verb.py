@@ -39,7 +39,7 @@ def test_a_recording_says_what_happened_with_sources_and_times(capsys):
     assert len(page) < 150_000
     for said in (
         "1 problem, 1 warning in h200x2-stall.gsr.",
-        "ended without a message at 16:00:21",
+        "ended without an error message at 16:00:21",
         "Hang: rank 1 is stuck",
         "a step, as a mean over 2 ranks",
         "used (= nvidia-smi) 5.52 GiB",
