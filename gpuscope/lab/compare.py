@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from . import intervals
+from .comparison_row import LEAST_LOSS_DIFFERENCE, ComparisonRow
 from .config import LabConfig
 from .intervals import Interval
 from .ledger import Entry
@@ -31,33 +32,6 @@ from .toggles import BY_NAME
 
 SINGLE = "one run each"
 WITHIN = "steps within one run"
-
-
-@dataclass(frozen=True, slots=True)
-class ComparisonRow:
-    """One measurement of both sides.
-
-    ``a`` and ``b`` are in ``unit`` (geometric means if there are repeats), None if unknown.
-    ``ratio`` is b / a, [``low``, ``high``] is its 95 % interval, and ``basis`` says how that was
-    computed. ``reason`` says why a value is None.
-    """
-
-    key: str
-    title: str
-    unit: str
-    a: float | None
-    b: float | None
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    basis: str = ""
-    better: str = ""
-    reason: str = ""
-
-    @property
-    def decided(self) -> bool:
-        """Whether the interval excludes 1, so that the two sides certainly differ."""
-        return self.low is not None and self.high is not None and (self.low > 1 or self.high < 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +64,10 @@ class Comparison:
     notes: list[str] = field(default_factory=list)
     apart: str = ""
     """Both models and devices where one of them differs, so that no row says what is better."""
+    paired: int = 0
+    """How many interleaved pairs the ratios are of; where there are any, other repeats are left
+    out.
+    """
     cut_short: list[str] = field(default_factory=list)
     """Those of ``notes`` that tell of runs which ended before all of their steps."""
 
@@ -115,7 +93,8 @@ def compare(a: Sequence[Entry], b: Sequence[Entry]) -> Comparison:
     rows += [_loss(left, right), *_efficiency(left, right)]
     if apart := _apart(left[0], right[0]):
         rows = [replace(row, better="") for row in rows]
-    first = next(iter(_pairs(left, right)), (left[0], right[0]))  # repeats have seeds of their own
+    pairs = _pairs(left, right)
+    first = pairs[0] if pairs else (left[0], right[0])  # repeats have seeds of their own
     changes = differences(*first)
     step, reason = _break_even(left, right, rows)
     early = _cut_short((a, b), (left, right))
@@ -128,6 +107,7 @@ def compare(a: Sequence[Entry], b: Sequence[Entry]) -> Comparison:
         reason,
         _notes((left, right), changes, rows, apart, early),
         apart,
+        len(pairs),
         early,
     )
 
@@ -138,7 +118,7 @@ def kind_of(entry: Entry) -> tuple[str, str, LabConfig] | None:
     Two runs can be compared where the first two are the same, and there is something to compare
     where the third is not.
     """
-    model, device = _models([entry]), _device(entry)
+    model, device = model_of(entry), _device(entry)
     if entry.config is None or not model or not device:
         return None
     plain = LabConfig()
@@ -148,7 +128,7 @@ def kind_of(entry: Entry) -> tuple[str, str, LabConfig] | None:
 
 def _apart(a: Entry, b: Entry) -> str:
     """Return ``gpt-tiny on CPU, gpt-small on H200`` where model or device differ, else ""."""
-    models = [_models([side]) for side in (a, b)]
+    models = [model_of(side) for side in (a, b)]
     devices = [_device(side) for side in (a, b)]
     if not any(None not in pair and pair[0] != pair[1] for pair in (models, devices)):
         return ""
@@ -297,9 +277,18 @@ def _loss_after(
     if interval is None:
         short = None in shown
         reason = f"they share no number of {unit}" if short else "a loss of 0 or below has no ratio"
-    return _filled(
+    row = _filled(
         "loss", f"loss after {at:,.0f} {unit}", "", shown, interval, basis, "lower", reason
     )
+    return replace(row, least=max(LEAST_LOSS_DIFFERENCE, _scatter(of_a), _scatter(of_b)))
+
+
+def _scatter(losses: _Values) -> float:
+    """Return how far the losses of one configuration lie apart by their seeds alone.
+
+    It is the standard deviation of their logarithms, so a share; 0 for a single run.
+    """
+    return intervals.scatter([loss for loss in losses.values() if loss is not None and loss > 0])
 
 
 # ── scaling, and the price of compiling ───────────────────────────────────────────────────────────
@@ -312,7 +301,12 @@ def _efficiency(a: list[Entry], b: list[Entry]) -> list[ComparisonRow]:
     other combinations it would say nothing.
     """
     worlds = world_size(a[0].document), world_size(b[0].document)
-    if worlds[0] is None or worlds[1] is None or worlds[0] == worlds[1] or _models(a) != _models(b):
+    if (
+        worlds[0] is None
+        or worlds[1] is None
+        or worlds[0] == worlds[1]
+        or model_of(a[0]) != model_of(b[0])
+    ):
         return []
     shapes = [
         (e.config.batch, e.config.accumulate) if e.config and e.config.batch else None
@@ -349,13 +343,13 @@ def _efficiency(a: list[Entry], b: list[Entry]) -> list[ComparisonRow]:
     ]
 
 
-def _models(side: list[Entry]) -> str | None:
+def model_of(entry: Entry) -> str | None:
     """Return what was trained; None if it is not known.
 
     It is the preset that a family's name meant, or a user's own model.
     """
-    preset = side[0].document.get("preset")
-    return str(preset) if preset else side[0].config.model if side[0].config else None
+    preset = entry.document.get("preset")
+    return str(preset) if preset else entry.config.model if entry.config else None
 
 
 def _break_even(
@@ -413,7 +407,7 @@ def differences(left: Entry, right: Entry) -> list[Change]:
     if left.config and right.config:
         for name, toggle in BY_NAME.items():
             x, y = getattr(left.config, name), getattr(right.config, name)
-            models = (_models([left]), _models([right]))
+            models = (model_of(left), model_of(right))
             if name == "model" and None not in models:
                 # the name of a family stands for one of its models, which depends on the device
                 if models[0] != models[1]:

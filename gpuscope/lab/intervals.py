@@ -20,6 +20,14 @@ intervals that are widened by it both hold at once with 95 % (Šidák).
 """
 
 
+WIDEST = 2.0
+"""An interval that reaches further than so many times its ratio says nothing, so that its ends are
+not told.
+"""
+TOO_FEW = "too few repeats"
+"""What is said instead of them."""
+
+
 class Interval(NamedTuple):
     """A mean or a ratio with its 95 % interval.
 
@@ -36,15 +44,27 @@ def ratio_text(ratio: float | None, low: float | None = None, high: float | None
     if ratio is None:
         return DASH
     middle, *ends = ratio_figures(ratio, low, high)
+    if is_wide(ratio, low, high):
+        return f"{middle} × ({TOO_FEW})"
     return f"{middle} × [{', '.join(ends)}]" if ends else f"{middle} ×"
 
 
+def is_wide(ratio: float | None, low: float | None, high: float | None) -> bool:
+    """Return whether an interval reaches :data:`WIDEST` times its ratio, or a part as small."""
+    if ratio is None or low is None or high is None:
+        return False
+    return high > ratio * WIDEST or low * WIDEST < ratio
+
+
 def ratio_figures(ratio: float, low: float | None, high: float | None) -> list[str]:
-    """Return a ratio and the ends of its interval, if it has one, with equally many decimals.
+    """Return a ratio and the ends of its interval, if they say anything, with equal decimals.
 
     There are three decimals where two would not show how wide the interval is.
     """
-    values = [ratio] if low is None or high is None else [ratio, low, high]
+    if low is None or high is None or is_wide(ratio, low, high):
+        values = [ratio]
+    else:
+        values = [ratio, low, high]
     close = len(values) > 1 and max(values) - min(values) < 0.02
     digits = 3 if close or min(values) < 0.095 else 2
     return [f"{one:.{digits}f}" if 0.001 <= one < 1000 else f"{one:.1e}" for one in values]
@@ -116,6 +136,12 @@ def of_medians(a: tuple[float, float, float], b: tuple[float, float, float]) -> 
 def _widened(median: tuple[float, float, float]) -> tuple[float, float]:
     middle, low, high = median
     return middle * (low / middle) ** _WIDER, middle * (high / middle) ** _WIDER
+
+
+def scatter(values: Sequence[float]) -> float:
+    """Return the standard deviation of the logarithms of values above 0; 0 for fewer than two."""
+    logs = [math.log(value) for value in values]
+    return math.sqrt(_variance(logs, math.fsum(logs) / len(logs))) if len(logs) > 1 else 0.0
 
 
 def _variance(values: Sequence[float], mean: float) -> float:

@@ -14,7 +14,8 @@ from typing import Any
 from ..text.clock import DATE_AND_MINUTE, clock_text
 from ..text.numbers import number
 from ..text.units import brief_duration_text, bytes_text, pace_text
-from .compare import Comparison, ComparisonRow, compare, mean
+from .compare import Comparison, compare, mean
+from .comparison_row import ComparisonRow
 from .intervals import ratio_text
 from .ledger import Entry
 from .matrix import varying

@@ -20,6 +20,56 @@ def differing(found: Comparison) -> list[str]:
     return [change.name for change in found.changes]
 
 
+# ── verdicts ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [(0.9935, "same"), (1.0065, "same"), (0.98, "worse"), (1.02, "better")],
+)
+def test_what_makes_no_practical_difference_is_called_the_same(ratio: float, verdict: str) -> None:
+    """Even where the interval is narrow enough to tell one from the other."""
+    row = compare(
+        repeats([0.1] * 5), repeats([0.1 / ratio * (1 + n * 1e-5) for n in range(5)])
+    ).row("samples_per_second")
+    assert row.decided
+    assert row.verdict == verdict
+
+
+def test_a_loss_that_differs_less_than_its_seeds_make_it_differ_is_the_same() -> None:
+    """Repeats of one seed differ alike, so only the spread between seeds says what matters."""
+    seeds = [4.6, 4.7, 4.8]
+
+    def verdict(factor: float) -> str:
+        sides = [
+            [
+                entry(0.1, repeat=n, group="g", amp=amp, loss_curve=[[8, 5.0], [16, loss * times]])
+                for n, loss in enumerate(seeds)
+            ]
+            for amp, times in (("off", 1.0), ("bf16", factor))
+        ]
+        row = compare(*sides).row("loss")
+        assert row.decided
+        return row.verdict
+
+    assert verdict(4.698 / 4.699) == "same"
+    assert verdict(0.985) == "same", "the seeds alone make a difference of 2 %"
+    assert verdict(0.95) == "better"
+
+
+def test_an_interval_that_says_nothing_is_not_told_and_decides_nothing() -> None:
+    row = compare(repeats([0.10, 0.10]), repeats([0.08, 0.12])).row("step_seconds")
+    assert row.wide
+    assert row.verdict == "undecided"
+    narrow = compare(repeats([0.10] * 5), repeats([0.10, 0.12, 0.10, 0.11, 0.12]))
+    assert not narrow.row("step_seconds").wide
+
+
+def test_a_comparison_says_how_many_pairs_it_is_of() -> None:
+    assert compare(repeats([0.1, 0.1, 0.1]), repeats([0.05, 0.05])).paired == 2
+    assert compare([entry(0.1)], [entry(0.08)]).paired == 0
+
+
 # ── ratios ────────────────────────────────────────────────────────────────────────────────────────
 
 

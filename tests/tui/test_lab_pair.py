@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from gpuscope.lab.comparison_row import ComparisonRow
 from gpuscope.lab.config import LabConfig
-from gpuscope.tui.lab.compare import comparison_lines
+from gpuscope.text import styled
+from gpuscope.tui.lab.compare import comparison_lines, table_lines
 from gpuscope.tui.lab.pair import ComparedRuns, curves, curves_over_time
 from gpuscope.tui.theme import UNICODE
 from tests.tui import lab_data
@@ -140,3 +142,54 @@ def test_over_seconds_the_faster_run_is_done_first(speeds, ends, tmp_path):
     pair = ComparedRuns()
     pair.follow(lab_data.ledger(tmp_path / "l.sqlite", *documents)[::-1], None)
     assert tuple(one.seconds[-1] for one in curves_over_time(pair)) == pytest.approx(ends)
+
+
+def repeats_of(tmp_path: Path, counts: tuple[int, int]) -> ComparedRuns:
+    """A pair of so many interleaved repeats each, as it stands when a series is under way."""
+    documents, marks = [], []
+    for repeat in range(max(counts)):
+        for amp, count in zip(("off", "bf16"), counts, strict=True):
+            if repeat < count:
+                config = LabConfig(model="mlp-tiny", amp=amp)
+                documents.append(lab_data.document(config, 100.0 + 60 * repeat * (amp == "off")))
+                marks.append((repeat, amp))
+    entries = lab_data.ledger(tmp_path / "l.sqlite", *documents)
+    entries = [
+        replace(one, group="g", cell=amp, repeat=repeat)
+        for one, (repeat, amp) in zip(entries, marks, strict=True)
+    ]
+    pair = ComparedRuns()
+    pair.follow(entries[::-1], None)
+    pair.mark("a", next(one.id for one in entries if one.cell == "off"))
+    pair.mark("b", next(one.id for one in entries if one.cell == "bf16"))
+    return pair
+
+
+def test_the_heading_says_of_which_repeats_the_figures_are(tmp_path):
+    """The list of runs has the means of all repeats, also of those without a partner so far."""
+    assert repeats_of(tmp_path, (3, 2)).title() == "A #5, 2 of 3 repeats · B #4 ×2"
+
+
+@pytest.mark.parametrize("width", [64, 90])
+def test_an_interval_is_told_whole_or_not_at_all(tmp_path, width):
+    pair = repeats_of(tmp_path, (2, 2))
+    comparison = pair.comparison()
+    assert comparison is not None
+    row = comparison.row("samples_per_second")
+    assert row is not None
+    assert row.wide
+    lines = [styled.plain(line) for line in comparison_lines(comparison, width, 30, UNICODE)]
+    (said,) = [line for line in lines if line.startswith("samples/s")]
+    assert ("too few repeats" if width == 90 else " wide ") in said
+    assert "…" not in said.partition("repeats")[0]
+    assert any("2 interleaved repeats: too few repeats for some" in line for line in lines)
+
+
+def test_a_long_interval_becomes_how_far_it_reaches(tmp_path):
+    comparison = repeats_of(tmp_path, (3, 3)).comparison()
+    assert comparison is not None
+    long = ComparisonRow("x", "x", "s", 1.0, 0.00013, 0.00013, 0.00012, 0.00014, "b", "lower")
+    lines = table_lines(replace(comparison, rows=[long]), 90, UNICODE)
+    said = styled.plain([*lines][1])
+    assert "±8 %" in said
+    assert "…" not in said

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ...lab.intervals import TOO_FEW
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import DASH, brief_duration_text, bytes_text, percent_text
@@ -18,7 +19,8 @@ from ..theme import Glyphs
 from ..widgets.table import Column, gaps_of, lay_out
 
 if TYPE_CHECKING:
-    from ...lab.compare import Comparison, ComparisonRow
+    from ...lab.compare import Comparison
+    from ...lab.comparison_row import ComparisonRow
 
 
 SHORT = {
@@ -92,36 +94,32 @@ def interval_text(row: ComparisonRow) -> str:
     """Return an interval as ``"1.88 – 1.98"``, or words where nothing tells the spread."""
     if row.low is None or row.high is None:
         return "–" if row.ratio is not None else ""
+    if row.wide:
+        return TOO_FEW
     if row.low < 0.095:
         return f"{row.low:.2g} – {row.high:.2g}"
-    digits = 3 if row.high - row.low < 0.02 else 2
+    digits = 3 if row.high - row.low < 0.02 else 2 if row.high < 10 else 1 if row.high < 100 else 0
     return f"{row.low:.{digits}f} – {row.high:.{digits}f}"
 
 
 def spread_text(row: ComparisonRow) -> str:
     """Return the further end of the interval, such as ``"±3 %"``.
 
-    It is for where there is no room for both ends; it is "wide" beyond a hundred, and a dash
-    where the spread is unknown.
+    It is for where there is no room for both ends; it is "wide" where there are too few repeats,
+    and a dash where the spread is unknown.
     """
     if row.ratio is None:
         return ""
     if row.low is None or row.high is None:
         return DASH
     far = max(row.high / row.ratio - 1, 1 - row.low / row.ratio) * 100
-    return "wide" if far >= 99.5 else f"±{percent_text(far / 100, whole=True)}"
+    return "wide" if row.wide or far >= 99.5 else f"±{percent_text(far / 100, whole=True)}"
 
 
 def verdict(row: ComparisonRow) -> Piece:
     """Return (word, token) for whether B is better, where the interval decides that."""
-    if row.ratio is None or not row.better:
-        return "", "muted"
-    if row.low is None or row.high is None:
-        return "", "muted"
-    if not row.decided:
-        return ("equal" if max(row.high - 1, 1 - row.low) < 1e-6 else "undecided"), "idle"
-    good = (row.low > 1) == (row.better == "higher")
-    return ("better", "ok") if good else ("worse", "warn")
+    word = row.verdict
+    return word, {"": "muted", "better": "ok", "worse": "warn"}.get(word, "idle")
 
 
 def changes_lines(comparison: Comparison, cells: int, rows: int) -> list[Line]:
@@ -214,8 +212,11 @@ def _row_line(
         "better": glyphs.ok,
         "worse": glyphs.bad,
         "undecided": glyphs.idle,
-        "equal": glyphs.idle,
+        "same": glyphs.idle,
     }.get(word, "")
+    interval = interval_text(row)
+    if wide and not row.wide and text_cells(interval) > sizes["interval"]:
+        interval = spread_text(row)  # an interval is told whole, or as how far it reaches
     shown = {
         "what": (_name(row, sizes["what"]), "muted"),
         "a": (value_text(row.a, row.unit), "text" if row.a is not None else "faint"),
@@ -224,7 +225,7 @@ def _row_line(
             ratio_text(row.ratio),
             "title" if row.decided else "text" if row.ratio is not None else "faint",
         ),
-        "interval": (interval_text(row), "text" if row.low is not None else "faint"),
+        "interval": (interval, "text" if row.low is not None else "faint"),
         "verdict": (f"{mark} {word}" if word and wide else mark, token),
         "basis": (row.basis or row.reason, "faint"),
     }
@@ -233,6 +234,12 @@ def _row_line(
     for (column, size), blanks in zip(placed, gaps, strict=True):
         text, spec = shown[column.key]
         gap = " " * blanks
+        if wide and row.wide and column.key == "interval":
+            out.append((gap + text, "faint"))  # so it may go on where the verdict would stand
+            continue
+        if wide and row.wide and column.key == "verdict":
+            size += blanks + sizes["interval"] - text_cells(interval)
+            text, gap = "", ""
         if wide or column.key != "ratio":
             out.append((gap + fit(text, size, column.align), spec))
             continue
@@ -266,7 +273,9 @@ def closing_lines(comparison: Comparison) -> Iterable[Line]:
             ]
     repeats = next((row.basis for row in comparison.rows if "repeats" in row.basis), "")
     if repeats:
-        yield [("95 % ", "muted"), (f"over {repeats}", "text")]
+        few = any(row.wide for row in comparison.rows)
+        why = f": {TOO_FEW} for some of the intervals" if few else ""
+        yield [("95 % ", "muted"), (f"over {repeats}{why}", "text")]
     for text in comparison.notes:
         if text in comparison.cut_short:
             continue  # that stands at the top

@@ -127,16 +127,23 @@ class ComparedRuns:
         """Return the title of the comparison, as ``A #12 → B #14 ×5``."""
         if self.a is None or self.b is None:
             return "A/B"
-        sides = [f"{side} {self.name(one)}" for side, one in (("A", self.a), ("B", self.b))]
         found = self.comparison()
+        paired = found.paired if found is not None else 0
+        sides = [f"{side} {self.name(one, paired)}" for side, one in (("A", self.a), ("B", self.b))]
         if found is not None and found.apart:
             sides.append(f"not comparable: {found.apart}")
         return " · ".join(sides)
 
-    def name(self, entry: Entry) -> str:
-        """Return a run by its number, its repeats counted."""
+    def name(self, entry: Entry, used: int = 0) -> str:
+        """Return a run by its number, its repeats counted.
+
+        ``used`` says of how many of them the figures are, where not of all: the list of runs has
+        the means of all of them.
+        """
         alike = sides(self._entries, entry)
         newest = alike[-1] if len(alike) > 1 else entry
+        if 0 < used < len(alike):
+            return f"{run_name(newest.id)}, {used} of {len(alike)} repeats"
         return run_name(newest.id) + (f" ×{len(alike)}" if len(alike) > 1 else "")
 
     def comparison(self) -> Comparison | None:

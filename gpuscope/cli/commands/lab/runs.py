@@ -15,8 +15,9 @@ from typing import Any
 from ....errors import UsageError, UserError
 from ....exit_status import ExitStatus
 from ....lab import tables
-from ....lab.compare import Comparison, ComparisonRow, compare
-from ....lab.intervals import ratio_figures
+from ....lab.compare import Comparison, compare
+from ....lab.comparison_row import ComparisonRow
+from ....lab.intervals import TOO_FEW, ratio_figures
 from ....lab.ledger import Entry, RunLedger
 from ....lab.measures import MEASURES
 from ....lab.sweep import stored
@@ -310,7 +311,7 @@ def comparison_lines(one: Comparison) -> list[str]:
                 row.title,
                 *figures,
                 *_ratio_cells(row),
-                _verdict(row),
+                "" if row.verdict == "undecided" else row.verdict,
                 row.basis or f"unknown: {row.reason}",
             ]
         )
@@ -330,14 +331,7 @@ def _ratio_cells(row: ComparisonRow) -> tuple[str, str]:
     if row.ratio is None:
         return DASH, DASH
     ratio, *ends = ratio_figures(row.ratio, row.low, row.high)
-    return f"{ratio} ×", " … ".join(ends) or DASH
-
-
-def _verdict(row: ComparisonRow) -> str:
-    """Return whether B is better or worse, "" where the interval does not decide."""
-    if not row.decided or not row.better or row.ratio is None:
-        return ""
-    return "better" if (row.ratio > 1) == (row.better == "higher") else "worse"
+    return f"{ratio} ×", TOO_FEW if row.wide else " … ".join(ends) or DASH
 
 
 def _heading(entries: Sequence[Entry]) -> str:
