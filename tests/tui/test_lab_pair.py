@@ -10,9 +10,11 @@ import pytest
 
 from gpuscope.lab.comparison_row import ComparisonRow
 from gpuscope.lab.config import LabConfig
+from gpuscope.lab.metrics import Started
 from gpuscope.text import styled
 from gpuscope.tui.lab.compare import comparison_lines, table_lines
-from gpuscope.tui.lab.pair import ComparedRuns, curves, curves_over_time
+from gpuscope.tui.lab.pair import ComparedRuns, curves, curves_over_time, not_drawn
+from gpuscope.tui.runs.run import RunView
 from gpuscope.tui.theme import UNICODE
 from tests.tui import lab_data
 
@@ -142,6 +144,50 @@ def test_over_seconds_the_faster_run_is_done_first(speeds, ends, tmp_path):
     pair = ComparedRuns()
     pair.follow(lab_data.ledger(tmp_path / "l.sqlite", *documents)[::-1], None)
     assert tuple(one.seconds[-1] for one in curves_over_time(pair)) == pytest.approx(ends)
+
+
+def running(preset: str) -> RunView:
+    """A run in progress with three losses."""
+    started = Started({}, preset, "cpu", "a CPU", "2.13.0", 1000, 8)
+    run = RunView(LabConfig(model=preset), started=started)
+    for step in range(1, 4):
+        run.samples.append(8 * step)
+        run.losses.append(2.0 / step)
+        run.paces.append(100.0)
+    return run
+
+
+def test_no_other_models_loss_stands_on_the_axis_of_the_run_in_progress(tmp_path):
+    documents = [
+        lab_data.document(LabConfig(model="mlp-tiny", amp=amp), 100.0 + at) | {"preset": "mlp-tiny"}
+        for at, amp in enumerate(("off", "bf16"))
+    ]
+    documents[1]["loss_curve"] = [[8, 5.0], [16, 4.0]]
+    pair = ComparedRuns()
+    pair.follow(lab_data.ledger(tmp_path / "l.sqlite", *documents)[::-1], None)
+
+    def labels(run: RunView | None) -> list[str]:
+        return [one.label for one in curves(pair, run)[0]]
+
+    assert labels(running("mlp-tiny")) == ["now", "A #1", "B #2"]
+    assert not_drawn(pair, running("mlp-tiny")) == ""
+    assert labels(running("gpt-tiny")) == ["now"]
+    assert not_drawn(pair, running("gpt-tiny")) == " · A and B train another model"
+    assert labels(None) == ["A #1", "B #2"], "the comparison itself is of one model"
+
+
+def test_of_two_models_that_were_marked_by_hand_only_a_is_drawn(tmp_path):
+    documents = [
+        lab_data.document(LabConfig(model=name), 100.0) | {"preset": name}
+        for name in ("mlp-tiny", "gpt-tiny")
+    ]
+    pair = ComparedRuns()
+    pair.follow(lab_data.ledger(tmp_path / "l.sqlite", *documents)[::-1], None)
+    pair.mark("a", 1)
+    pair.mark("b", 2)
+    assert [one.label for one in curves(pair, None)[0]] == ["A #1"]
+    assert [one.label for one in curves_over_time(pair)] == ["A #1"]
+    assert not_drawn(pair, None) == " · B trains another model"
 
 
 def repeats_of(tmp_path: Path, counts: tuple[int, int]) -> ComparedRuns:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...lab.compare import kind_of
+from ...lab.compare import kind_of, model_of
 from ...text.numbers import number
 from ..runs.runs import run_name, sides
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     Kind = tuple[str, str, LabConfig] | None
     """Model, device and other settings of a run; None where they are not known."""
+    Drawn = tuple[str, str, Entry]
+    """A run in a chart: the letter of its side, its colour, and the run."""
 
 log = logging.getLogger("gpuscope.lab")
 
@@ -194,6 +196,39 @@ def _lacking(marked: Entry | None, whole: Sequence[Entry], kinds: Mapping[int, K
     return f"{told}, of one model on one device; no two of the {len(whole)} so far are such runs."
 
 
+def drawn(pair: ComparedRuns, current: RunView | None) -> list[Drawn]:
+    """Return A and B, those of them that may share an axis.
+
+    Figures of two models say nothing of each other, so what trains another model than the run in
+    progress, or without one than A, is left out.
+    """
+    chosen = [
+        (side, token, entry)
+        for side, token, entry in (("A", "series1", pair.a), ("B", "series4", pair.b))
+        if entry
+    ]
+    models = [model_of(entry) for _, _, entry in chosen]
+    started = current.started if current is not None else None
+    wanted = started.preset if started is not None else next(iter(models), None)
+    return [
+        one
+        for one, model in zip(chosen, models, strict=True)
+        if wanted is None or model is None or model == wanted
+    ]
+
+
+def not_drawn(pair: ComparedRuns, current: RunView | None) -> str:
+    """Return which of A and B are left out and why, for a title; "" where none is."""
+    there = {side for side, _, _ in drawn(pair, current)}
+    sides = [s for s, entry in (("A", pair.a), ("B", pair.b)) if entry and s not in there]
+    if not sides:
+        return ""
+    if not pair.complete:  # its row has no letter
+        return " · the run before trained another model"
+    verb = "trains" if len(sides) == 1 else "train"
+    return f" · {' and '.join(sides)} {verb} another model"
+
+
 def curves(pair: ComparedRuns, current: RunView | None) -> tuple[list[Series], str]:
     """Return the losses of A, B and the run in progress, and what they are drawn over.
 
@@ -203,12 +238,7 @@ def curves(pair: ComparedRuns, current: RunView | None) -> tuple[list[Series], s
     from ...lab.measures import loss_by_step, loss_curve
     from ..charts.line import Series
 
-    out = []
-    chosen = [
-        (side, token, entry)
-        for side, token, entry in (("A", "series1", pair.a), ("B", "series4", pair.b))
-        if entry
-    ]
+    out, chosen = [], drawn(pair, current)
     over = (
         "samples"
         if all(loss_curve(entry) or not loss_by_step(entry) for _, _, entry in chosen)
@@ -224,7 +254,7 @@ def curves(pair: ComparedRuns, current: RunView | None) -> tuple[list[Series], s
     for side, token, entry in chosen[:1] if equal else chosen:
         points = read(entry)
         # the rows have letters only where there are two to compare
-        name = f"{side} {run_name(entry.id)}" if len(chosen) == 2 else run_name(entry.id)
+        name = f"{side} {run_name(entry.id)}" if pair.complete else run_name(entry.id)
         if points:
             out.append(
                 Series(
@@ -246,9 +276,9 @@ def curves_over_time(pair: ComparedRuns) -> list[Series]:
     from ..charts.line import Series
 
     out = []
-    for side, token, entry in (("A", "series1", pair.a), ("B", "series4", pair.b)):
-        speed = number(entry.document.get("samples_per_second")) if entry is not None else None
-        if entry is None or not speed or not (points := loss_curve(entry)):
+    for side, token, entry in drawn(pair, None):
+        speed = number(entry.document.get("samples_per_second"))
+        if not speed or not (points := loss_curve(entry)):
             continue
         name = f"{side} {run_name(entry.id)}" if pair.complete else run_name(entry.id)
         out.append(Series(name, token, [x / speed for x, _ in points], [y for _, y in points]))

@@ -9,7 +9,7 @@ from textual.containers import Vertical
 from ...text.numbers import number
 from ..runs.runs import run_name
 from ..widgets.pane import set_title
-from .pair import ComparedRuns, curves, curves_over_time
+from .pair import ComparedRuns, curves, curves_over_time, drawn, not_drawn
 
 if TYPE_CHECKING:
     from ..charts.line import LineChart, Series
@@ -45,20 +45,20 @@ class RunCharts:
         if self.loss is None or self.time is None or self.pace is None:
             return
         series, over = curves(pair, current)
-        set_title(self.loss, f"Loss over {over}")
+        set_title(self.loss, f"Loss over {over}{not_drawn(pair, current)}")
         newest = max((one.seconds[-1] for one in series), default=0.0)
         low, high = loss_axis([value for one in series for value in one.values])
         end = newest if current is None else round_end(newest)
         self.loss.show(series, None, low, high, now=end, x="steps")
         if self.time.display:
             timed = curves_over_time(pair)
-            set_title(self.time, OVER_TIME)
+            set_title(self.time, f"{OVER_TIME}{not_drawn(pair, None)}")
             low, high = loss_axis([value for one in timed for value in one.values])
             self.time.show(timed, None, low, high, x="steps")
         if self.pace.display and current is not None:
             paces = _paces(pair, current)
             newest = max((one.seconds[-1] for one in paces), default=0.0)
-            set_title(self.pace, f"{PACE} over samples")
+            set_title(self.pace, f"{PACE} over samples{not_drawn(pair, current)}")
             self.pace.show(paces, None, 0.0, None, now=round_end(newest), x="steps")
 
 
@@ -76,9 +76,9 @@ def _paces(pair: ComparedRuns, current: RunView) -> list[Series]:
         return []
     xs = [x for x, _ in known]
     out = [Series("now", "series3", xs, [y for _, y in known])]
-    for side, token, entry in (("A", "series1", pair.a), ("B", "series4", pair.b)):
-        mean = number(entry.document.get("samples_per_second")) if entry is not None else None
+    for side, token, entry in drawn(pair, current):
+        mean = number(entry.document.get("samples_per_second"))
         if mean is not None and entry is not current.entry:
-            name = side if pair.complete or entry is None else run_name(entry.id)
+            name = side if pair.complete else run_name(entry.id)
             out.append(Series(f"mean of {name}", token, [xs[0], xs[-1]], [mean, mean]))
     return out
