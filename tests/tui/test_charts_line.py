@@ -147,7 +147,16 @@ def test_a_tall_axis_has_a_tick_every_three_to_six_rows() -> None:
 
 @pytest.mark.parametrize(
     ("size", "named"),
-    [(23.5406, 24), (125.867, 128), (139.8, 140), (140, 140), (100, 100), (31.2, 32), (79.6, 80)],
+    [
+        (23.5406, 24),
+        (125.867, 128),
+        (139.8, 140),
+        (140.4, 140),
+        (140, 140),
+        (100, 100),
+        (31.2, 32),
+        (79.6, 80),
+    ],
 )
 def test_a_memory_is_called_by_a_round_size(size: float, named: float) -> None:
     assert nominal(size) == named

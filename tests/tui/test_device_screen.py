@@ -103,11 +103,14 @@ async def test_each_load_has_a_lane_over_the_time_of_the_charts_and_its_mean_is_
     async with app.run_test(size=(120, 60)) as pilot:
         await until(pilot, "Devices · Enter: GPU 5")
         await pilot.press("home", "enter")
-        shown = await until(pilot, "Load %, mean at right, 1 min", "Memory GiB, 1 min")
+        shown = await until(pilot, "Load %, mean at right, 1 min", "Memory over 1 min, GiB")
         assert re.search(r"│ GPU-Util [^│]*%", shown)
         assert re.search(r"│ tensor [^│]*%", shown)
+        below = shown[shown.index("Memory over 1 min, GiB") :]
+        assert "█ allocated" in below, "the memory is stacked by what holds it"
+        assert "┤⠒" not in below, "and no line on the floor of the card's size"
         await pilot.press("minus")
-        await until(pilot, "Load %, mean at right, 5 min", "Memory GiB, 5 min")
+        await until(pilot, "Load %, mean at right, 5 min", "Memory over 5 min, GiB")
 
 
 @pytest.mark.parametrize(

@@ -214,13 +214,20 @@ def _digits(values: Collection[float], size: float) -> int:
     return next(exact, most)
 
 
-def nominal(size: float) -> float:
-    """Return the size that a memory is called by: 24 for 23.54, 128 for 125.9, 140 for 139.8.
+AS_GOOD_AS = 0.005
+"""The share by which a memory may be larger or smaller than the whole ten that it is called by."""
 
-    It is the roundest number that is at most 3 percent above ``size``, which may be one itself.
+
+def nominal(size: float) -> float:
+    """Return the size that a memory is called by: 24 for 23.54, 128 for 125.9, 140 for 140.4.
+
+    It is a whole ten that is as good as ``size``, or the roundest number that is at most 3 percent
+    above ``size``, which may be one itself.
     """
     if not 0 < size < math.inf or math.isclose(size, float(f"{size:.2g}"), rel_tol=1e-6):
         return size
+    if abs(size - round(size / 10) * 10) <= size * AS_GOOD_AS:
+        return round(size / 10) * 10.0
     power = 2.0 ** math.floor(math.log2(size))
     for step in (power, power / 2, power / 4, power / 8, 10.0, power / 16, power / 32):
         whole = math.ceil(size / step - 1e-9) * step

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -14,8 +14,7 @@ from ...model.device_trainings import hung_since
 from ...model.first_step import job_begins
 from ...model.job_state import job_devices
 from ...store.view import History, by_key
-from ...text.units import GIB, age_text, rate_text, window_text
-from ..charts.axes import nominal
+from ...text.units import window_text
 from ..charts.bins import Bins
 from ..charts.chart_series import device_layers
 from ..charts.line import LineChart, Series
@@ -26,7 +25,6 @@ from ..charts.stacked import StackedChart
 from ..charts.trends import Trend, Trends
 from ..log.subject import device_of
 from ..memory.timeline import shown_seconds
-from ..shared import host_trends as host_readings
 from ..shared.event_rows import event_lines
 from ..shared.trainer_actions import open_act
 from ..shell.clock_at import clock_at
@@ -38,6 +36,18 @@ from ..widgets.program import program
 from ..widgets.text import Lines
 from . import text as words
 from .beside_text import peer_lines, training_here
+from .histories import (
+    CHARTS,
+    LOAD,
+    LOAD_AT,
+    MEMORY,
+    MEMORY_AT,
+    STRIP,
+    Chart,
+    seconds_before_look,
+    source_text,
+    top_of,
+)
 from .inventory_text import inventory_lines
 from .load_text import GAUGES, load_lines
 
@@ -54,92 +64,6 @@ BESIDE_ROWS = 44
 """From this height on, a wide terminal shows the training and the other GPUs above the charts."""
 COURSE_CELLS = 15
 """The cells of a history next to its gauge, if there is no room for a chart: four seconds each."""
-LOAD_AT = 0
-"""Where the load is in the list of charts."""
-LOAD, MEMORY, POWER, TEMPERATURE = "Load %", "Memory GiB", "Power W", "Temperature °C"
-STRIP = (
-    *LOADS,
-    ("warps", "sm_occupancy_percent"),
-    ("mem I/O", "memory_utilization_percent"),
-)
-"""The loads on a broad terminal, as far as they are known. Each has a lane of its own at any size:
-lines of loads that are alike cover one another.
-"""
-
-
-class Chart(NamedTuple):
-    """Columns of one chart, with the top of its axis. Its title names the unit."""
-
-    title: str
-    columns: tuple[tuple[str, str], ...]
-    top: float | None
-    scale: float = 1.0
-    name: str = ""
-    token: str = "series1"
-    say: Callable[[float], str] = str
-
-
-def _mhz_text(value: float) -> str:
-    return f"{value:,.0f} MHz"
-
-
-def _traffic_text(value: float) -> str:
-    return rate_text(value * GIB)
-
-
-CHARTS = (
-    Chart(LOAD, LOADS, 100.0),
-    Chart(MEMORY, (("used", "used_bytes"),), None, 1 / GIB),
-    Chart(
-        POWER,
-        (("power", "power_watts"),),
-        None,
-        name="power",
-        token=host_readings.POWER,
-        say=host_readings.watts_text,
-    ),
-    Chart(
-        TEMPERATURE,
-        (("GPU", "temperature_celsius"), ("memory", "memory_temperature_celsius")),
-        None,
-        name="temperature",
-        token=host_readings.TEMPERATURE,
-        say=host_readings.celsius_text,
-    ),
-    Chart(
-        "Clock MHz",
-        (("SM", "sm_clock_mhz"), ("memory", "memory_clock_mhz")),
-        None,
-        name="clock",
-        say=_mhz_text,
-    ),
-    Chart(
-        "Traffic GiB/s",
-        (
-            ("NVLink out", "nvlink_tx_bytes_per_second"),
-            ("NVLink in", "nvlink_rx_bytes_per_second"),
-            ("PCIe out", "pcie_tx_bytes_per_second"),
-            ("PCIe in", "pcie_rx_bytes_per_second"),
-        ),
-        None,
-        1 / GIB,
-        name="traffic",
-        token="series5",
-        say=_traffic_text,
-    ),
-)
-
-
-def _top(what: Chart, device: DeviceView, series: Sequence[Series]) -> float | None:
-    """Return where the axis of a chart ends: at what the GPU can, where no value is beyond."""
-    total = device.definition.total_bytes
-    most = {
-        MEMORY: nominal(total / GIB) if total else None,
-        POWER: device.number("power_limit_watts"),
-        TEMPERATURE: device.definition.slowdown_celsius,
-    }.get(what.title, what.top)
-    beyond = most is not None and any(v is not None and v > most for s in series for v in s.values)
-    return None if beyond else most
 
 
 class DeviceScreen(ChartedScreen):
@@ -159,7 +83,7 @@ class DeviceScreen(ChartedScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("DeviceScreen")]
 
     def __init__(self, session: Session, key: str) -> None:
-        super().__init__(session, key, histories=len(CHARTS), charts=len(CHARTS) - 1)
+        super().__init__(session, key, histories=len(CHARTS), charts=len(CHARTS) - 2)
         self._load, self._state = Lines(classes="panel"), Lines(classes="panel")
         self._health, self._facts = Lines(classes="panel"), Lines(classes="panel")
         self._users, self._users_below = Lines(classes="panel"), Lines(classes="panel")
@@ -168,6 +92,7 @@ class DeviceScreen(ChartedScreen):
         self._strip = LoadStrips(classes="panel chart")
         self._training, self._peers = Lines(classes="panel"), Lines(classes="panel")
         self._vram, self._trends = StackedChart(classes="panel"), Trends(classes="panel")
+        self._memory = StackedChart(classes="panel chart")
         self._parts = LoadStrips(classes="panel")
         self._events = Lines(id="device-events", classes="panel")
         self._broad = Horizontal(id="broad")
@@ -203,6 +128,7 @@ class DeviceScreen(ChartedScreen):
                 yield self._users
                 yield self._peers
                 yield self._strip
+                yield self._memory
                 for at, row in enumerate(self._rows):
                     with row:
                         yield from self._charts[2 * at : 2 * at + 2]
@@ -317,9 +243,11 @@ class DeviceScreen(ChartedScreen):
         side = 2 if self.terminal[0] >= BROAD else 1
         turned = [known[(self._chart + at) % len(known)] for at in range(len(known))]
         lines = max(min(rows // CHART_ROWS, len(self._rows) + 1), 1) if self.wide else 1
-        load = LOAD_AT in turned[: lines * side]  # its lanes take a line for themselves
-        self._strip.display = load
-        charts = [at for at in turned if at != LOAD_AT][: (lines - load) * side]
+        # the lanes of the load take a line for themselves, and so does what holds the memory
+        self._strip.display = load = LOAD_AT in turned[: lines * side]
+        self._memory.display = memory = MEMORY_AT in turned[: (lines - load) * side + load]
+        charts = [at for at in turned if at not in (LOAD_AT, MEMORY_AT)]
+        charts = charts[: (lines - load - memory) * side]
         places = [chart for at, chart in enumerate(self._charts) if at % 2 < side]
         out = list(zip(places, charts, strict=False))
         for at, row in enumerate(self._rows):
@@ -336,7 +264,7 @@ class DeviceScreen(ChartedScreen):
             values = [None if v is None else v * what.scale for v in past.values]
             if any(v is not None for v in values):
                 series.append(Series(label, token, past.seconds, values))
-                remembered = max(remembered, _remembered_seconds(past))
+                remembered = max(remembered, seconds_before_look(past))
         return series, remembered
 
     def _draw(self) -> None:
@@ -354,9 +282,11 @@ class DeviceScreen(ChartedScreen):
         number_of = [] if self._broad.display else known or range(len(CHARTS))
         for chart, number in self._place(rows, number_of):
             what, (series, remembered) = CHARTS[number], drawn[number]
-            set_title(chart, f"{what.title}, {window_text(window)}{_source(remembered)}")
-            chart.show(series, window, 0.0, _top(what, device, series), now=now, clock=clock)
+            set_title(chart, f"{what.title}, {window_text(window)}{source_text(remembered)}")
+            chart.show(series, window, 0.0, top_of(what, device, series), now=now, clock=clock)
         strip = self._parts if self._broad.display else self._strip
+        if self._memory.display:
+            self._draw_memory(self._memory, host, device, window, clock)
         if strip.display:
             self._draw_strip(strip, host, device, window, clock)
 
@@ -369,23 +299,35 @@ class DeviceScreen(ChartedScreen):
         clock: float | None,
     ) -> None:
         """Draw what holds the memory, and each other reading in a line of its own."""
-        layers, moments = device_layers(self.session.history, host, device, window)
-        total, now = device.definition.total_bytes, host.sampled_seconds
-        capacity = float(total) if total else None
-        title = f"Memory over {window_text(window)}"
-        self._vram.show(layers, moments, window, capacity, now, title, clock=clock)
+        self._draw_memory(self._vram, host, device, window, clock)
         trends = []
         for what, (series, _) in zip(CHARTS, drawn, strict=True):
             if what.title in (LOAD, MEMORY):
                 continue
             for one in series:
-                top = _top(what, device, series)
+                top = top_of(what, device, series)
                 label = what.name if len(what.columns) == 1 else f"{what.name}, {one.label}"
                 past = History(tuple(one.seconds), tuple(one.values))
                 trends.append(Trend(label, what.token, past, what.say, top))
         remembered = max((seconds for _, seconds in drawn), default=0.0)
-        set_title(self._trends, f"Over {window_text(window)}{_source(remembered)}")
-        self._trends.show(trends, window, now, clock)
+        set_title(self._trends, f"Over {window_text(window)}{source_text(remembered)}")
+        self._trends.show(trends, window, host.sampled_seconds, clock)
+
+    def _draw_memory(
+        self,
+        chart: StackedChart,
+        host: HostView,
+        device: DeviceView,
+        window: float,
+        clock: float | None,
+    ) -> None:
+        """Draw what holds the memory, on an axis that ends near the most of it."""
+        layers, moments = device_layers(self.session.history, host, device, window)
+        total, now = device.definition.total_bytes, host.sampled_seconds
+        title = f"Memory over {window_text(window)}"
+        chart.show(
+            layers, moments, window, float(total) if total else None, now, title, clock=clock
+        )
 
     def _draw_strip(
         self,
@@ -409,9 +351,9 @@ class DeviceScreen(ChartedScreen):
             for label, column in (STRIP if self.terminal[0] >= BROAD else LOADS)
         ]
         lanes = [lane for lane in lanes if any(v is not None for v in lane.history.values)]
-        remembered = max((_remembered_seconds(lane.history) for lane in lanes), default=0.0)
+        remembered = max((seconds_before_look(lane.history) for lane in lanes), default=0.0)
         title = f"Load %, {mean_words(lanes)}, {window_text(window)}"
-        set_title(strip, f"{title}{_source(remembered)}")
+        set_title(strip, f"{title}{source_text(remembered)}")
         strip.show(lanes, window, host.sampled_seconds, clock)
 
     # ── keys ──
@@ -492,17 +434,3 @@ class DeviceScreen(ChartedScreen):
         _, device = self._find_device()
         if device is not None and not self.refused(self.session, "holders"):
             program(self.app).open("holders", device)
-
-
-def _remembered_seconds(past: History) -> float:
-    """Return how many seconds of a history lie before anybody looked here."""
-    known = (at for at, v in zip(past.seconds, past.values, strict=True) if v is not None)
-    first = next(known, None)
-    return 0.0 if first is None or past.seen_since is None else max(past.seen_since - first, 0.0)
-
-
-def _source(remembered_seconds: float) -> str:
-    """Return the end of a title that says how much of a chart is older than the look."""
-    if remembered_seconds < 1:
-        return ""
-    return f"; first {age_text(remembered_seconds)} from the driver"
