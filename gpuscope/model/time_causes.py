@@ -68,7 +68,7 @@ def _by_clock(ledger: TimeLedger, known: Known) -> Iterator[Cause]:
     names = {name: name for name in (*THREAD, *PAUSES)}
     if known.on_gpu:
         names |= {"copy": "copies-in", "release": "release"}
-        names |= ({"read": "read"} if known.idle is not None else {})
+        names |= {"read": "read"} if known.idle is not None else {}
     for name, cause in names.items():
         row = rows.get(name)
         if row is None or not (ledger.sure or row.timed):
