@@ -93,6 +93,15 @@ def input_wait(trainer: TrainerView) -> tuple[float | None, float | None]:
     ) if mean is None else mean
 
 
+def unnamed_share(trainer: TrainerView) -> float:
+    """Return the share of a step that is in no part that is known, 0..1.
+
+    It is 0 where the parts of a step are measured, and all but the input wait where no more than
+    that is known.
+    """
+    return 0.0 if measured_step([trainer]) else 1.0 - (input_share(trainer) or 0.0)
+
+
 def input_window(trainer: TrainerView, brief: bool = False) -> str:
     """Return over which of its steps :func:`input_wait` is a mean: ``the last 64 steps``.
 

@@ -10,6 +10,7 @@ from ...model.pace import Pace
 from ...model.rank_times import Odd, odd_sentence
 from ...model.slowdown import Slowdown
 from ...model.standstill import Standstill, stands_still
+from ...model.step_time import unnamed_share
 from ...model.stragglers import Straggler
 from ...model.time_cause import Cause
 from ...model.time_ledger import FEW_LOOKS, Row, TimeLedger
@@ -46,7 +47,8 @@ LEDGER = (
     "If a training runs with this version of gpuscope, this tab divides its wall clock, pauses "
     "included, into rows that add up to it, with lines of code and what each fix saves at most."
 )
-NOT_DIVIDED = "It is not known where the rest of its time goes"
+NEARLY_ALL = 0.99
+"""If more of a step than this is in no part, the parts that are known are not worth a figure."""
 LEDGER_OVERDUE_SECONDS = 60.0
 """The first ledger comes after 10 s of steps."""
 PLACE_CELLS = 160
@@ -209,6 +211,8 @@ def no_minutes(
 ) -> list[Line]:
     """Return in a line why the wall clock of this trainer is not divided, and what to do.
 
+    There is none where the parts of a step are known, which add up to it.
+
     ``ledger`` is what there is of it so far, of too few samples to be shown.
     """
     how = ""
@@ -222,17 +226,28 @@ def no_minutes(
         text = f"{count_text(ledger.looks, 'sample')} of its stack so far: "
         text += f"the table appears after {FEW_LOOKS}{when}."
     elif host.link.state == "replay":
-        text = f"{NOT_DIVIDED}: this recording has no samples of its stack yet."
+        text = _unnamed(trainer, " in this recording: it has no samples of its stack.")
         how = "A recording has them if the training runs with this version of gpuscope."
     elif trainer.gone is not None:
-        text = f"{NOT_DIVIDED}: it ended before the first 10 s of steps."
+        text = _unnamed(trainer, ": it ended before the first 10 s of steps.")
         how = "Next run: gpuscope run train.py"
     elif _is_overdue(trainer):
-        text = f"{NOT_DIVIDED}: this training runs with an older version of gpuscope."
+        text = _unnamed(trainer, ": this training runs with an older version of gpuscope.")
         how = "Start it again with gpuscope run train.py"
     else:
         text = "Where its time goes is shown after the first 10 s of steps."
-    return [[(text if brief or not how else f"{text} {how}", "muted")]]
+    return [[(text if brief or not how else f"{text} {how}", "muted")]] if text else []
+
+
+def _unnamed(trainer: TrainerView, why: str) -> str:
+    """Return how much of a step is in no part that is known, and why; "" where the parts are."""
+    share = unnamed_share(trainer)
+    if not share:
+        return ""
+    if share < NEARLY_ALL:
+        return f"{percent_text(share)} of a step is not divided{why}"
+    but = " but its input wait" if share < 1 else ""
+    return f"No part of a step{but} is named{why}"
 
 
 def _is_overdue(trainer: TrainerView) -> bool:
