@@ -329,7 +329,7 @@ async def test_without_a_trainer_it_says_how_to_get_one():
 async def test_a_trainer_without_a_step_and_one_that_told_nothing_have_a_reason():
     app = make_app(views.training(4.0), "time")
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "96 % of a step is not divided")
+        await until(pilot, "69 % of a step is not divided")
     unstarted: list[Any] = []
     for frame in views.training(4.0):
         if isinstance(frame, f.Sample):
