@@ -8,23 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import fsum
 from typing import Any
 
 from ..doctor.finding import Finding
 from ..doctor.live_causes import Judged, fix_of
 from ..model import rank_times
 from ..model.look import Look, waited_for
+from ..model.pace import PARTS_STEPS
 from ..model.rank_times import Odd
 from ..model.slowdown import Slowdown
 from ..model.standstill import TIMES_BEFORE, Standstill
+from ..model.step_time import SPLIT_WORDS
 from ..model.stragglers import Straggler
 from ..model.time_cause import Cause
 from ..model.time_ledger import Row, TimeLedger
 from ..model.time_sentence import sentence
 from ..model.useful_work import CONVENTION, UsefulWork, shares
+from ..text.units import percent_text
 from ..wire.clean import clean
 
 MAX_PLACES = 3
+NO_SAMPLES = "there are no samples of its stack that would show pauses and lines of code"
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,8 @@ class TrainerTime:
     """When steps that are left out of the ledger began, by the wall clock, and their seconds."""
     unshown: str = ""
     """Why no ledger is shown of one that stands still, "" where one is, or none is known."""
+    parts: tuple[tuple[str, float], ...] = ()
+    """The mean seconds of each part of its last steps, the longest first, if it has no ledger."""
     median_step_seconds: float | None = None
     """The median of its last steps, without what rare pauses add; None where it is not known."""
     tune: str = ""
@@ -73,6 +80,10 @@ class TrainerTime:
     @property
     def sentence(self) -> str:
         """Return what there is to say of it in a sentence, or some where no step ends."""
+        if self.standstill is None and self.parts:
+            (name, seconds), whole = self.parts[0], fsum(seconds for _, seconds in self.parts)
+            share = f"{percent_text(seconds / whole)} of a step is {SPLIT_WORDS[name]}"
+            return f"{share}, by the mean of its last {PARTS_STEPS} steps: {NO_SAMPLES}."
         if self.standstill is None:
             return sentence(self.ledger, self.causes, calm=not self.warns)
         below = f"{TIMES_BEFORE}." if self.ledger.rows else self.unshown
@@ -81,7 +92,7 @@ class TrainerTime:
     @property
     def is_known(self) -> bool:
         """Return whether there is anything to say of its time."""
-        return bool(self.ledger.looks) or self.standstill is not None
+        return bool(self.ledger.looks or self.parts) or self.standstill is not None
 
     @property
     def warns(self) -> bool:
@@ -174,6 +185,7 @@ def _trainer(one: TrainerTime) -> dict[str, Any]:
         "enough_looks": ledger.sure,
         "sentence": one.sentence,
         "rows": [_row_document(row) for row in ledger.rows],
+        "parts": [{"part": SPLIT_WORDS[name], "seconds": seconds} for name, seconds in one.parts],
         "left_out": [{"since": since, "seconds": seconds} for since, seconds in one.long_steps],
         "causes": _causes(one.judged, one.again, ledger.step_seconds),
         "readings": [_finding(each, one.again) for each in one.readings],

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import fsum
 
 from ..model.rank_times import odd_sentence
+from ..model.step_time import SPLIT_WORDS
 from ..model.time_ledger import SOURCE, Row, TimeLedger
 from ..text import width as cells
 from ..text.clock import clock_text
@@ -39,7 +41,9 @@ def text(ranks: Sequence[TrainerTime], width: int) -> list[str]:
     lines += [clean(one.note, 300)] if one.note else []
     if len(ranks) > 1 and (one.standstill is None or any(each.ledger.rows for each in ranks)):
         lines += ["", *_ranks(ranks, one)]
-    if one.standstill is None or ledger.rows:
+    if one.parts:
+        lines += ["", *_parts(one.parts, width)]
+    elif one.standstill is None or ledger.rows:
         lines += ["", *_rows(ledger, width)]
     if ledger.sure:
         unasked = " The GPU itself was not traced." if one.look is None and one.on_gpu else ""
@@ -69,12 +73,26 @@ def _ranks(ranks: Sequence[TrainerTime], one: TrainerTime) -> list[str]:
             f"{row.words} {percent_text(row.share)}" for row in ledger.rows[:4] if row.share >= 0.01
         )
         mark = "  ←" if each is one else ""
+        most = most or " · ".join(
+            f"{SPLIT_WORDS[name]} {duration_text(seconds)}" for name, seconds in each.parts[:4]
+        )
         rows.append((each.short, step, (most or "nothing is known yet") + mark))
     first = max(cells.cells(row[0]) for row in rows)
     lines = [f"{cells.pad(row[0], first)}  {row[1]:>8}  {row[2]}" for row in rows]
     if len(ranks) > MAX_RANKS:
         lines.append(f"and {len(ranks) - MAX_RANKS} more (--json has all)")
     return lines
+
+
+def _parts(parts: Sequence[tuple[str, float]], width: int) -> list[str]:
+    """Return the table of the parts of a step, which add up to it."""
+    step = fsum(seconds for _, seconds in parts)
+    lines = ["PART OF A STEP".ljust(32) + "SHARE".rjust(8) + "PER STEP".rjust(11)]
+    for name, seconds in parts:
+        share, each = percent_text(seconds / step), brief_duration_text(seconds)
+        line = f"{SPLIT_WORDS[name]:<32}{share:>8}{each:>11}  "
+        lines.append(line + "█" * round(seconds / step * min(BAR_CELLS, max(0, width - len(line)))))
+    return [*lines, f"{'step':<32}{'100 %':>8}{brief_duration_text(step):>11}"]
 
 
 def _rows(ledger: TimeLedger, width: int) -> list[str]:

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..doctor import live_states, live_syncs, live_time
+from ..doctor import live_input, live_states, live_syncs, live_time
 from ..doctor.finding import Finding
 from ..doctor.live_causes import Judged, of_ledger
-from ..doctor.live_scene import LiveScene
+from ..doctor.live_scene import Findings, LiveScene
 from ..model import slowdown, time_ledger
 from ..model.rank_times import Odd, odd_rank
 from ..model.ranks import name_of
 from ..model.standstill import NO_LEDGER, standstill_of
+from ..model.step_time import measured_step, split_of, warmed_up
 from ..model.stragglers import straggler
 from ..model.time_cause import settings_of
 from .time_document import TrainerTime, document
@@ -58,6 +59,20 @@ def _of_its_gpu(trainer: TrainerView) -> str:
     )
 
 
+def _input(scene: LiveScene, trainer: TrainerView) -> Findings:
+    """Return how a trainer waits for input by the parts of its steps, where these are told."""
+    told = not time_ledger.recent(trainer).looks and warmed_up(trainer)
+    return live_input.of_ranks(scene, [trainer] if told else [])
+
+
+def _parts(trainer: TrainerView, ledger: time_ledger.TimeLedger) -> tuple[tuple[str, float], ...]:
+    """Return the parts of the last steps, the longest first: none beside a ledger."""
+    if ledger.looks or not measured_step([trainer]):
+        return ()
+    seconds = {name: max(0.0, spent) for name, spent in split_of(trainer).items()}
+    return tuple(sorted(seconds.items(), key=lambda one: -one[1]))
+
+
 def _by_readings(
     scene: LiveScene, trainer: TrainerView, judged: Sequence[Judged]
 ) -> tuple[Finding, ...]:
@@ -70,6 +85,7 @@ def _by_readings(
         return ()
     told = {one.finding.pitfall for one in judged}
     found = [
+        *_input(scene, trainer),
         *live_time.copies(scene, job),
         *live_time.communication(scene, job),
         *live_syncs.syncs_in_each_micro_batch(scene, job),
@@ -117,6 +133,7 @@ def of_trainer(
         slowdown=slowdown.of_trainer(trainer, host, history) if still is None else None,
         again=again,
         note=note or _of_its_gpu(trainer),
+        parts=_parts(trainer, ledger) if still is None else (),
         long_steps=tuple((_wall(host, one.began), one.seconds) for one in ledger.without),
         standstill=still,
         unshown=NO_LEDGER if trainer.minutes and not ledger.rows else "",

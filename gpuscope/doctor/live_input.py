@@ -7,6 +7,7 @@ launched before.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..model.device_trainings import (
@@ -44,8 +45,13 @@ def waits_for_input(scene: LiveScene, job: JobView) -> Findings:
 
     Where the clock of the training thread has enough samples, it has the word (``live_causes``).
     """
+    return of_ranks(scene, steady_ranks(job))
+
+
+def of_ranks(scene: LiveScene, ranks: Sequence[TrainerView]) -> Findings:
+    """Yield the same of these ranks of a job, which may have ended."""
     found: list[tuple[_Wait, TrainerView]] = []
-    for trainer in steady_ranks(job):
+    for trainer in ranks:
         waiting = _waiting(scene, trainer) if not recent(trainer).sure else None
         if isinstance(waiting, Abstained):
             yield waiting

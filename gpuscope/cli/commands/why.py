@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     one, odd = time_document.rank_to_report(ranks)
     if one.standstill is not None:
         return ExitStatus.WARNINGS
-    if not one.ledger.sure and not one.judged:
+    if not one.ledger.sure and not one.judged and not one.parts:
         return ExitStatus.UNCHECKED
     slow = any(each.straggler is not None for each in ranks)
     warned = any(each.warns for each in ranks)
