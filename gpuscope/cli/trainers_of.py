@@ -7,10 +7,12 @@ its key or by its script. Without a name, the only running job is meant.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
+from ..missing_file import MissingFile
 from ..wire.clean import clean
 from .one_trainer import (
     CONNECT_SECONDS,
@@ -65,6 +67,8 @@ async def trainers_of(
         await asyncio.sleep(0.05)
     if place.pid is not None:
         raise error(not_found(last_words, place, verb))
+    if job and last_words is not None and not os.path.lexists(job) and not _jobs(last_words):
+        raise MissingFile(job)
     raise error(_none(last_words, place, verb, job))
 
 
@@ -116,13 +120,17 @@ def _started_by(host: HostView, trainer: TrainerView, place: Target) -> bool:
     return False
 
 
+def _jobs(host: HostView) -> list[JobView]:
+    return [one for one in host.jobs if any(_speaks(t) for t in one.trainers)]
+
+
 def _none(host: HostView | None, place: Target, verb: str, job: str) -> str:
     """Return why no job is meant, with those to choose from."""
     where = f" on {host.name}" if host is not None and place.is_remote else " here"
     if host is None or host.sampled_seconds is None:
         why = f": {host.link.text}" if host is not None and host.link.text else ""
         return f"the agent{where} does not answer{why}.\nTry: gpuscope ps"
-    jobs = [one for one in host.jobs if any(_speaks(t) for t in one.trainers)]
+    jobs = _jobs(host)
     if not jobs:
         return (
             f"no trainer with a probe runs{where}.\n"

@@ -436,6 +436,22 @@ def test_where_several_jobs_run_they_are_listed_to_choose_from(ask):
     assert "no file, host or job is called nobody. Choose one:" in errors
 
 
+@pytest.mark.parametrize("name", ["nofile", "train.py", "./nofile", "logs/night.json"])
+def test_a_name_of_nothing_is_a_file_that_is_missing_where_nothing_trains(ask, name):
+    nobody = [views.hello(), views.host_def()]
+    nobody.append(frames.Sample(0, int(views.END * 1e9), h=[views.host_row()]))
+    code, _, errors, _ = ask(name, "--no-look", frames=nobody)
+    assert code == 3
+    assert errors.startswith(f"gpuscope why: there is no file {name}. Check the path: ls ")
+    assert errors.count("\n") == 1, "one line"
+
+
+def test_a_path_of_nothing_is_a_missing_file_whatever_trains(ask):
+    _, _, errors, asked = ask("logs/night", "--no-look", time=gives({"minutes": [minute()]}))
+    assert errors.startswith("gpuscope why: there is no file logs/night.")
+    assert asked == []
+
+
 def test_where_nothing_trains_it_says_how_to_start(ask):
     nobody = [views.hello(), views.host_def()]
     nobody.append(frames.Sample(0, int(views.END * 1e9), h=[views.host_row()]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError
 from ...exit_status import ExitStatus
+from ...missing_file import is_missing_file
 from ...model.time_ledger import JUDGED_SECONDS
 from ...text.units import window_text
 from ...wire.clean import clean
@@ -94,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
     A hang, and a rank that the others wait for, are worth a warning too.
     """
-    if args.target and not args.via and _is_file(args.target):
+    if args.target and not args.via and _is_file(args, args.target):
         ranks = _of_file(args)
     else:
         import asyncio
@@ -118,12 +120,15 @@ def run(args: argparse.Namespace) -> int:
     return ExitStatus.WARNINGS if warned or odd is not None or slow else ExitStatus.OK
 
 
-def _is_file(target: str) -> bool:
+def _is_file(args: argparse.Namespace, target: str) -> bool:
+    """Return whether a file is meant, which may be missing. A job may be called by its script."""
     if target.isdigit():  # a PID needs nothing that reads files
         return False
     from .. import past_trainers
 
-    return past_trainers.is_past(target)
+    script = target.endswith(".py") and os.sep not in target
+    missing = is_missing_file(target) and not script and not remote.is_remote(args, target)
+    return missing or past_trainers.is_past(target)
 
 
 def _place(args: argparse.Namespace) -> tuple[remote.Target, str]:
