@@ -136,7 +136,7 @@ def test_all_surfaces_take_a_wait_that_nothing_helps_against_alike(started, busy
     assert line.cells["input"] == ("60 %", token)
     (note,) = [note for note in line.notes if note[0][0].startswith("input")]
     assert note[0][1] == token
-    assert styled.plain(note).endswith("waits for data 60 % of the last 64 steps")
+    assert styled.plain(note).endswith("waits for data 60 % of the last 1 min")
     (row,) = rank_rows(host, host.jobs[0], None, history)
     assert row.cells["input"] == [("60 %", token)]
     run = run_of(host, host.jobs[0], "job", history)

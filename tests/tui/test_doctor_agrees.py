@@ -13,6 +13,7 @@ from gpuscope.doctor.order import rank
 from gpuscope.model.device_state import judge
 from gpuscope.model.memory_account import account
 from gpuscope.store.view import HostView, no_history
+from gpuscope.text.units import percent_text
 from gpuscope.tui.hosts.summary import Grade, summarise
 from gpuscope.tui.memory.advice import MEMORY, advice
 from gpuscope.tui.memory.subjects import subjects
@@ -83,6 +84,20 @@ def test_where_the_wait_was_measured_all_tell_the_same(share):
     _, found, verdict, notes = told(one(80, **jobs.split(0.5, input=share)))
     assert ("live.input_bound" in found) == (share >= 0.2) == (verdict == "warn input-bound")
     assert ("waits for data" in notes) == (share >= 0.2)
+
+
+def test_beside_the_wall_clock_a_wait_for_input_has_the_figure_of_its_row():
+    """The last steps wait for 74 % of their time, the minutes before for another share."""
+    frames = one(80, **jobs.split(0.5, input=0.74, compute=0.2, optimizer=0.02, h2d=0.0, other=0.0))
+    (trainer,) = (x.id for x in frames if isinstance(x, f.Def) and x.trainer is not None)
+    frames += [clocks.minute(trainer, number, 5, input=9.0) for number in range(5)]
+    host, found, _, notes = told(frames)
+    line = job_lines(host)[0]
+    share = percent_text(line.split.shares["input"])
+    assert line.split.of_ledger
+    assert share != "74 %"
+    assert f"waits for data {share} of the {line.split.basis}" in notes
+    assert share in found["live.input_bound"].title
 
 
 def test_one_wait_for_input_has_one_figure_everywhere():

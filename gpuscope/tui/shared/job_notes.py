@@ -16,10 +16,11 @@ from ...model.slowdown import of_trainers
 from ...model.stalls import find_stall, is_ending, worst_rank
 from ...model.step_time import SLOWER, input_window, slower_than_before
 from ...model.stragglers import is_warning, straggler
+from ...model.time_ledger import recent
 from ...store.view import HistoryOf, HostView, JobView, TrainerView, by_id
 from ...text.clock import clock_text
 from ...text.styled import Line
-from ...text.units import age_text, bytes_text, percent_text
+from ...text.units import age_text, bytes_text, percent_text, window_text
 from .event_rows import DAY, at_text
 
 if TYPE_CHECKING:
@@ -161,13 +162,19 @@ def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[Line]:
 
 
 def input_lines(host: HostView, trainers: Sequence[TrainerView], history: HistoryOf) -> list[Line]:
-    """Return who waits for data how long, in a line; none where nobody does."""
+    """Return who waits for data how long, in a line; none where nobody does.
+
+    Where the wall clock is divided, the share is that of its row, which stands on the same screen.
+    """
     found = most_starving(host, trainers, history)
     if found is None:
         return []
     share, trainer = found
     name = f"{name_of(trainer)} " if len(trainers) > 1 else ""
-    text = f"{name}waits for data {percent_text(share)} of {input_window(trainer)}"
+    window, ledger = input_window(trainer), recent(trainer)
+    if ledger.sure and (row := next((r for r in ledger.rows if r.name == "input"), None)):
+        share, window = row.share, f"the last {window_text(round(ledger.seconds))}"
+    text = f"{name}waits for data {percent_text(share)} of {window}"
     return [[("input: ", input_token(host, trainers, history)), (text, "muted")]]
 
 
