@@ -15,8 +15,8 @@ import time
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from ..process.procfs import why_process
+from ..text.log_figures import LogFigures, figures
 from ..wire.frames import NO_PERMISSION, NOT_INITIALISED, NOT_SUPPORTED, ProcDef, Reading, Unknown
-from .log_lines import LogFigures, figures
 
 LOG_COLUMNS = ("log_step", "log_total", "log_loss", "log_age_seconds", "log_epoch")
 TAIL_BYTES = 16 << 10

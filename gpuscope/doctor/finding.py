@@ -185,6 +185,7 @@ class Report:
     ``problems`` are whole sentences on what could not be checked, and why. ``examined`` names in a
     few words each thing that was examined. ``ended`` lists the newest trainers that ended badly
     before; ``ended_here`` says how many ended here in the last day, and how, "" where none did.
+    ``ended_well`` says of a log how far its training came, "" where it did not end well.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -194,6 +195,7 @@ class Report:
     ended: tuple[EndedTrainer, ...] = ()
     exhibits: tuple[Exhibit, ...] = ()
     ended_here: str = ""
+    ended_well: str = ""
 
     def __add__(self, other: Report) -> Report:
         """Return both reports as one, in this order."""
@@ -205,4 +207,5 @@ class Report:
             ended=self.ended + other.ended,
             exhibits=self.exhibits + other.exhibits,
             ended_here=self.ended_here or other.ended_here,
+            ended_well=" ".join(filter(None, (self.ended_well, other.ended_well))),
         )

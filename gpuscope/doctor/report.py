@@ -92,6 +92,7 @@ def finish(report: Report, table: Mapping[str, Pitfall]) -> Report:
         ended=tuple(_strings(one, {}) for one in report.ended[:MAX_OTHERS]),
         exhibits=report.exhibits,
         ended_here=report.ended_here,
+        ended_well=_clean(report.ended_well),
     )
 
 
@@ -134,12 +135,14 @@ def _code(text: str) -> str:
 def document(report: Report, code: int) -> dict[str, Any]:
     """Return the JSON document of a settled report. What a finding does not have is null."""
     jobs = [exhibit.document for exhibit in report.exhibits]
+    well = {"ended_well": report.ended_well} if report.ended_well else {}
     return ({"jobs": jobs} if jobs else {}) | {
         "findings": [_plain_finding(finding) for finding in report.findings],
         "abstained": [asdict(one) for one in report.abstained],
         "examined": [*report.examined, *(one.text for one in report.ended)],
         "problems": [{"severity": "unchecked", "reason": text} for text in report.problems],
         "exit_code": code,
+        **well,
     }
 
 
@@ -341,7 +344,8 @@ def summary(report: Report) -> str:
     if report.ended_here and text == "nothing wrong was found" and not looked:
         text += " in what runs now"
     before = f". {report.ended_here}" if report.ended_here else ""
-    return f"{text[:1].upper()}{text[1:]}{looked}{before}."
+    well = f"{report.ended_well} " if report.ended_well else ""
+    return f"{well}{text[:1].upper()}{text[1:]}{looked}{before}."
 
 
 def _present(report: Report) -> list[Finding]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ...wire.files import open_regular
+from ..messages.ending import says_finished
 from . import excerpt, json_lines, read_elastic, rules, tracebacks
 from .find import FoundFile
 from .lines import LineReader, LogLine, parts_of, time_near
@@ -22,17 +23,6 @@ _STEP = re.compile(
 )
 _BAR = re.compile(r"\d{1,3}%\|[^|]*\|\s*(\d{1,12})/\d+")
 _EPOCH = re.compile(r"\bepochs?\b[\"']?\s*[=:#\[]?\s*(\d{1,9})", re.I)
-_FINISHED = re.compile(
-    r"\b(?:done|finished|completed?|exiting normally|all steps|bye)\b(?!\s*[:=]?\s*\d)"
-    r"|stopped: `?max_(?:epochs|steps)=\d+`? reached|[\"']train_runtime[\"']:",
-    re.I,
-)
-_PART = re.compile(
-    r"\b(?:not|eval\w*|valid\w*|checkpoint\w*|sav\w+|load\w*|download\w*|init\w*|warm\w*|compil\w+|setup"
-    r"|epoch|collat\w+|sync\w*|barrier)\b",
-    re.I,
-)
-"""Words of lines that say that only a part of the training is done."""
 _WORLD = re.compile(
     r"\b(?:world[_ ]?size|WORLD_SIZE|nranks|num_processes)\b[\"']?\s*[=: ]\s*(\d{1,6})"
     r"|\brank \d+ of (\d{1,6})\b|\bMEMBER: \d+/(\d{1,6})\b"
@@ -218,10 +208,6 @@ def _read_progress(about: Rank, lines: list[LogLine], name: str) -> None:
 def _finished(lines: list[LogLine], name: str) -> str:
     """Return where the log says that the training is over, if that is among its last words."""
     for line in lines[:-4:-1]:
-        if (
-            _FINISHED.search(line.text)
-            and not _PART.search(line.text)
-            and rules.of_line(line.text) is None
-        ):
+        if says_finished(line.text) and rules.of_line(line.text) is None:
             return f"{name}:{line.number}"
     return ""

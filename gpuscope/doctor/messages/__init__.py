@@ -81,9 +81,11 @@ def report(
 
     Where neither the log nor the user's words contain anything known, the report says so, because
     silence would look like a clean result. A document or a settings file that holds no output of a
-    program is refused: its words about errors are no errors.
+    program is refused: its words about errors are no errors. Of a training that ended well nothing
+    is guessed.
     """
     from . import reading
+    from .ending import ended_well
     from .prose import kind_of_document
 
     excerpt = reading.read(source)
@@ -91,6 +93,10 @@ def report(
     if kind:
         return Report(problems=(NO_LOG.format(name=examined, kind=kind),))
     findings, abstained = _examine(excerpt, name, symptom)
+    sure = tuple(one for one in findings if one.confidence != "prior")
+    well = "" if symptom else ended_well([line for _, line in excerpt.lines])
+    if well and not any(one.severity == "problem" for one in sure):
+        return Report(findings=sure, examined=(examined,), ended_well=well)
     looked_at = (examined, THE_SYMPTOM) if symptom else (examined,)
     problems = (NOTHING_KNOWN,) if symptom and not findings and not abstained else ()
     return Report(findings=findings, abstained=abstained, examined=looked_at, problems=problems)

@@ -63,9 +63,16 @@ def kind_of_document(lines: Sequence[str], name: str = "") -> str:
     """
     filled = [line for line in lines if line.strip()]
     kind = _BY_NAME.get(PurePath(name).suffix.lower()) or _kind_by_content(filled)
-    if kind and any(_ERROR_OUTPUT.search(split_prefix(line)[0]) for line in filled):
+    if kind and any(map(is_error_output, filled)):
         return ""
     return kind
+
+
+def is_error_output(line: str) -> bool:
+    """Return whether a line has the form of an error that a program or a driver prints."""
+    return _ERROR_OUTPUT.search(line) is not None or (
+        _ERROR_OUTPUT.search(split_prefix(line)[0]) is not None
+    )
 
 
 def _kind_by_content(filled: Sequence[str]) -> str:
