@@ -16,6 +16,7 @@ from ..wire.frames import (
     TIMEOUT,
     Unknown,
 )
+from .container import container
 
 UNINITIALIZED = 1
 NOT_SUPPORTED_RETURN = 3
@@ -71,8 +72,7 @@ _ANSWERS = {
 _AT_INIT = {
     LIBRARY_NOT_FOUND: (
         NOT_SUPPORTED,
-        "no NVIDIA driver here: libnvidia-ml.so.1 was not found. A container has to be started "
-        "with the GPUs (docker run --gpus all …)",
+        "no NVIDIA driver here: libnvidia-ml.so.1 was not found",
     ),
     DRIVER_NOT_LOADED: (
         DRIVER_ERROR,
@@ -90,11 +90,17 @@ _AT_INIT = {
     ),
     UNKNOWN_RETURN: (
         DRIVER_ERROR,
-        "NVML could not start: the driver answered Unknown Error. In a container that lost its "
-        "GPUs (after systemctl daemon-reload on the host) a restart of the container helps; "
-        "else dmesg says why",
+        "NVML could not start: the driver answered Unknown Error. Next: dmesg says why",
     ),
 }
+_IN_CONTAINER = {
+    LIBRARY_NOT_FOUND: "no NVIDIA driver here: libnvidia-ml.so.1 was not found. This container has "
+    "to be started with the GPUs (docker run --gpus all …)",
+    UNKNOWN_RETURN: "NVML could not start: the driver answered Unknown Error. If this container "
+    "lost its GPUs (after systemctl daemon-reload on the host), a restart of the container helps; "
+    "else dmesg says why",
+}
+"""What is said instead within a container, where the cause and the next step are other ones."""
 
 
 class NvmlUnavailable(Exception):
@@ -149,5 +155,9 @@ def explain(call: str, error: BaseException) -> Unknown:
 
 def explain_start(call: str, error: BaseException) -> Unknown:
     """Say why NVML could not be started (``call`` is part of starting it), and the next step."""
-    found = _AT_INIT.get(return_code(error))
-    return Unknown(found[0], found[1]) if found else explain(call, error)
+    code = return_code(error)
+    found = _AT_INIT.get(code)
+    if found is None:
+        return explain(call, error)
+    there = _IN_CONTAINER.get(code)
+    return Unknown(found[0], there if there is not None and container() else found[1])

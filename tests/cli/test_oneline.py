@@ -6,6 +6,7 @@ The fake driver is seen as another process sees it.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import io
 import os
 import subprocess
@@ -18,6 +19,7 @@ from gpuscope.cli.commands import oneline
 from gpuscope.cli.commands.devices import verb as devices_verb
 from gpuscope.cli.local_look import look
 from gpuscope.store.view import HostView
+from gpuscope.wire.frames import NOT_SUPPORTED, Unknown
 from tests.fakes.nvml import FakeNvml, FakeProcess
 
 
@@ -72,6 +74,27 @@ def test_without_a_driver_the_reason_is_the_line():
     assert done.stdout.startswith("no GPU: ")
     assert done.stdout.count("\n") == 1
     assert done.returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("no NVIDIA driver here: libnvidia-ml.so.1 was not found", "no NVIDIA driver"),
+        (
+            "no NVIDIA driver here: libnvidia-ml.so.1 was not found. This container has to be "
+            "started with the GPUs (docker run --gpus all …)",
+            "no NVIDIA driver",
+        ),
+        (
+            "the NVIDIA library is here but its kernel module is not loaded. Next: sudo modprobe",
+            "the NVIDIA library is here but its kernel module is not loaded",
+        ),
+        ("nvmlInit_v2: driver error 7", "nvmlInit_v2: driver error 7"),
+    ],
+)
+def test_a_status_bar_has_no_room_for_more_than_the_reason_itself(fake, reason, said):
+    view = dataclasses.replace(seen(), devices=(), nvml=Unknown(NOT_SUPPORTED, reason))
+    assert oneline.line(view) == f"no GPU: {said}"
 
 
 def test_what_is_free_and_who_holds_the_rest(fake, capsys):

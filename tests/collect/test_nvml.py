@@ -289,7 +289,7 @@ def test_importing_imports_no_pynvml() -> None:
         ("DriverNotLoaded", "driver_error", "modprobe nvidia"),
         ("LibRmVersionMismatch", "driver_error", "reboot or reload the kernel module"),
         ("NoPermission", "no_permission", "/dev/nvidia"),
-        ("Unknown", "driver_error", "container"),
+        ("Unknown", "driver_error", "dmesg says why"),
         ("GpuIsLost", "lost", "nvmlInitWithFlags"),
         ("Timeout", "timeout", "nvmlInitWithFlags"),
         (12345, "driver_error", "12345"),

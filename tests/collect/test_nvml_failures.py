@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpuscope.collect import nvml_events
+from gpuscope.collect import nvml_errors, nvml_events
 from gpuscope.collect.nvml import FAST_COLUMNS, SLOW_COLUMNS, Nvml, NvmlDevice
 from gpuscope.collect.nvml_events import XidWatch
 from gpuscope.collect.nvml_readings import WATCHED_COLUMNS
@@ -456,3 +456,23 @@ def test_the_call_in_progress_has_its_time() -> None:
 
 def test_the_tiers_are_the_columns_of_the_wire() -> None:
     assert sorted(FAST_COLUMNS + SLOW_COLUMNS + WATCHED_COLUMNS) == sorted(DEVICE_COLUMNS)
+
+
+class _Returned(Exception):
+    def __init__(self, value: int) -> None:
+        super().__init__(value)
+        self.value = value
+
+
+@pytest.mark.parametrize("code", [nvml_errors.LIBRARY_NOT_FOUND, nvml_errors.UNKNOWN_RETURN])
+def test_only_within_a_container_a_container_is_spoken_of(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {}
+    for inside in (None, "docker"):
+        monkeypatch.setattr(nvml_errors, "container", lambda inside=inside: inside)
+        said[inside] = nvml_errors.explain_start("nvmlInit_v2", _Returned(code)).text
+    assert "container" not in said[None]
+    assert "this container" in said["docker"].lower()
+    first, _, _ = said[None].partition(". ")
+    assert said["docker"].startswith(first)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -68,10 +69,20 @@ def line(host: HostView, colours: bool = False, ended: str = "") -> str:
     parts = [_painted(*_device(host, device), colours) for device in host.devices[:MAX_DEVICES]]
     if not host.devices:
         reason = host.nvml.text if host.nvml is not None else "the driver reports no GPUs"
-        parts = [f"no GPU: {clean(reason, 80)}"]
+        parts = [f"no GPU: {clean(_short(reason), 80)}"]
     more = len(host.devices) - MAX_DEVICES
     parts += [f"and {more} more"] if more > 0 else []
     return " · ".join([*parts, _painted(ended, "warn", colours)] if ended else parts)
+
+
+def _short(reason: str) -> str:
+    """Return the beginning of a reason that says it all, as there is little room in a status bar.
+
+    What follows are its next step, an explanation in parentheses, and the file it was read from.
+    """
+    sentence = re.split(r"\. | \(", reason, maxsplit=1)[0]
+    words = sentence.partition(": ")[0]
+    return (words if " " in words else sentence).removesuffix(" here")
 
 
 def _device(host: HostView, device: DeviceView) -> tuple[str, str]:
