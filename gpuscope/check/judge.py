@@ -8,7 +8,7 @@ of the same torch have the same one.
 from __future__ import annotations
 
 from ..predict.errors import Estimate
-from ..predict.report import spare, with_error
+from ..predict.report import need_text, with_error
 from ..text.units import bytes_text, percent_text, signed_bytes_text
 from .lock import NAME, Baseline, version
 from .outcome import BudgetVerdict, Kind, Severity
@@ -40,15 +40,14 @@ def _fits(training: CheckedTraining, found: Predicted) -> BudgetVerdict:
     judged, room = answer.verdict, answer.room
     assert judged is not None
     assert room is not None
-    need = f"{with_error(answer.prediction.device)} of {bytes_text(room.card.total_bytes)}"
-    left = spare(judged)
+    need = need_text(answer)
     line = training.line("fits")
     if judged.outcome == "fits":
-        return BudgetVerdict("fits", "ok", f"fits on {room.card.name}: {need}{left}", line=line)
+        return BudgetVerdict("fits", "ok", f"fits on {room.card.name}: {need}", line=line)
     if judged.outcome == "too_close":
-        text = f"too close to call on {room.card.name}: {need}{left}"
+        text = f"too close to call on {room.card.name}: {need}"
         return BudgetVerdict("fits", "warning", text, _MEASURE, line)
-    text = f"does not fit on {room.card.name}: {need}{left}"
+    text = f"does not fit on {room.card.name}: {need}"
     return BudgetVerdict("fits", "problem", text, _what_if(training), line)
 
 

@@ -118,6 +118,8 @@ class Answer:
     torch: str
     prediction: Prediction
     modules: dict[str, int]
+    outside_modules: dict[tuple[str, str], int]
+    """What ``modules`` has under "", by category and operator."""
     peak_at: Where
     operation: str
     """The operator whose block reached the peak of reserved memory; "" if it is not known."""
@@ -140,6 +142,17 @@ class Answer:
 
 _MATRICES, _VECTORS = {"mm", "addmm", "bmm", "baddbmm", "_addmm_activation"}, {"mv", "addmv", "dot"}
 """Operators of cuBLAS that multiply two matrices, and those that multiply by vectors."""
+
+
+def _outside_modules(found: Simulated, trace: Trace) -> dict[tuple[str, str], int]:
+    """Return the bytes at the peak that no module owns, by category and operator."""
+    sums: dict[tuple[str, str], int] = {}
+    for number, size in found.owners.items():
+        owner = trace.owner_table[number]
+        if not owner.module:
+            key = owner.category, owner.operation
+            sums[key] = sums.get(key, 0) + size
+    return sums
 
 
 class TracedRequest:
@@ -357,6 +370,7 @@ class TracedRequest:
             traced.torch,
             prediction,
             found.modules,
+            _outside_modules(found, traced.trace),
             found.peak_allocated_at,
             operation,
             module,

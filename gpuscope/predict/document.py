@@ -56,6 +56,10 @@ def document(answer: Answer) -> dict[str, Any]:
         "modules": [
             {"module": clean(name), "bytes": size} for name, size in answer.modules.items()
         ],
+        "outside_modules": [
+            {"category": category, "operation": clean(operation), "bytes": size}
+            for (category, operation), size in answer.outside_modules.items()
+        ],
         "peak_at": {
             "step": at.step,
             "phase": at.phase,
@@ -88,6 +92,7 @@ def failure(model: str, trouble: CannotPredict, seconds: float) -> dict[str, Any
     names += [
         "categories",
         "modules",
+        "outside_modules",
         "peak_at",
         "verdict",
         "largest_batch",

@@ -50,6 +50,7 @@ NAMES = {
     "workspace": "library workspaces",
     "unknown": "unknown",
 }
+_OF_OPERATORS = ("activation", "temporary", "unknown")
 PHASES = {"forward": "forward pass", "backward": "backward pass", "optimizer": "optimizer step"}
 
 
@@ -87,9 +88,8 @@ def headline(answer: Answer) -> list[Line]:
             line,
             [("To see whether that fits: --gpu h200, --gpu 4090 … or --capacity 24GiB", "muted")],
         ]
-    total = bytes_text(room.card.total_bytes)
     token = TOKENS[judged.outcome]
-    sentence = f" on {room.card.name}: {need} of {total}{spare(judged)}"
+    sentence = f" on {room.card.name}: {need_text(answer)}"
     out: list[Line] = [[(_TITLES[judged.outcome], token), (sentence, "title")]]
     if judged.without_scratch:
         text = (
@@ -102,6 +102,21 @@ def headline(answer: Answer) -> list[Line]:
         held = f"{bytes_text(room.card.in_use_bytes or 0)} of it are in use by other processes now"
         out.append([(f"{held}: in what is free it {_VERBS[now.outcome]}", TOKENS[now.outcome])])
     return out
+
+
+def need_text(answer: Answer) -> str:
+    """Return what is needed beside what the card has, and what then remains or is missing.
+
+    The error is in bytes too: "± 3.1 % of 24 GiB" would read as a share of the card.
+    """
+    figure, room, judged = answer.prediction.device, answer.room, answer.verdict
+    need = with_error(figure)
+    if not figure.lopsided:
+        error = f"{bytes_text(figure.error_bytes)} ({error_text(figure.error_percent)})"
+        need = f"{bytes_text(figure.bytes)} ± {error}"
+    if room is None or judged is None:
+        return need
+    return f"{need}, the GPU has {bytes_text(room.card.total_bytes)}{spare(judged)}"
 
 
 def spare(judged: FitVerdict) -> str:
@@ -227,12 +242,12 @@ def _categories(answer: Answer, glyphs: Charset) -> list[Line]:
 def by_module(answer: Answer, width: int) -> list[Line]:
     """Return the modules that own most of what is live at the peak, ``width`` cells wide."""
     whole, unit = max(1, answer.prediction.allocated.bytes), table_unit(answer)[1]
-    named = alike(answer.modules)
+    named = parts_of(answer.modules, answer.outside_modules)
     room = max(20, width - 22)
     out: list[Line] = [[("by module", "muted")]]
     for name, size in named[:MOST_MODULES]:
-        text = width_of.cut_start(name or "outside modules", room)
-        out.append([_share(size, whole, unit), (text, "text" if name else "muted")])
+        text = width_of.cut_start(name, room)
+        out.append([_share(size, whole, unit), (text, "text")])
     rest = sum(size for _, size in named[MOST_MODULES:])
     if rest:
         out.append([_share(rest, whole, unit), (f"{len(named) - MOST_MODULES} others", "muted")])
@@ -241,6 +256,26 @@ def by_module(answer: Answer, width: int) -> list[Line]:
 
 def _share(size: int, whole: int, unit: int) -> tuple[str, str]:
     return f"{amount_text(size, unit):>6} {100 * size / whole:3.0f} %  ", "text"
+
+
+def parts_of(
+    modules: Mapping[str, int], outside: Mapping[tuple[str, str], int]
+) -> list[tuple[str, int]]:
+    """Return the modules as ``alike`` does, and by name what no module owns, largest first.
+
+    ``outside`` has the bytes that no module owns, by category and operator. The loss and the
+    training loop compute there: the operator names them. Of the rest the category says it all.
+    """
+    sums = dict(alike(modules))
+    left = sums.pop("", 0)
+    for (category, operation), size in outside.items():
+        named = category in _OF_OPERATORS and operation
+        name = f"{operation}, outside modules" if named else NAMES.get(category, category)
+        sums[name] = sums.get(name, 0) + size
+        left -= size
+    if left > 0:
+        sums["outside modules"] = left
+    return sorted(sums.items(), key=lambda item: -item[1])
 
 
 def alike(modules: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..predict.document import FIGURES
 from ..predict.errors import Estimate as Predicted
-from ..predict.report import NAMES, PHASES, WORDS, alike, with_error
+from ..predict.report import NAMES, PHASES, WORDS, parts_of, with_error
 from ..text.numbers import number
 from ..text.units import DASH, bytes_text, percent_text, signed_bytes_text
 from . import documents as read
@@ -135,10 +135,15 @@ def _owners(document: Document, source: str) -> list[Part]:
         for row in read.rows(document.get("modules"))
         if (size := number(row.get("bytes"))) is not None
     }
-    joined = alike(modules)
+    outside = {
+        (read.text(row.get("category")), read.text(row.get("operation"))): int(size)
+        for row in read.rows(document.get("outside_modules"))
+        if (size := number(row.get("bytes"))) is not None
+    }
+    joined = parts_of(modules, outside)
     if joined and whole:
         bars = [
-            BarRow(name or "outside modules", bytes_text(size), size / whole, "allocated", False,
+            BarRow(name, bytes_text(size), size / whole, "allocated", False,
                 percent_text(size / whole))
             for name, size in joined[:MAX_MODULES]
         ]  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -19,6 +20,7 @@ from gpuscope.cli import main as cli
 from gpuscope.cli.commands.predict import verb as predict_verb
 from gpuscope.predict.answer import Tracer
 from gpuscope.predict.document import FIGURES
+from gpuscope.predict.report import parts_of
 from gpuscope.predict.request import Doubt, Request, Traced
 from gpuscope.text.units import bytes_text
 from tests.fakes.program import program
@@ -241,9 +243,62 @@ def test_an_error_of_two_sides_is_told_as_two(capsys):
     text = capsys.readouterr().out
     low, size, high = (document[f"device_peak_{part}bytes"] for part in ("low_", "", "high_"))
     sides = f"+{bytes_text(high - size)} / −{bytes_text(size - low)}"
-    assert f"{bytes_text(size)} ({sides}) of 64.0 GiB" in text.splitlines()[0]
+    assert f"{bytes_text(size)} ({sides}), the GPU has 64.0 GiB" in text.splitlines()[0]
     assert "± " not in text
     assert "+ A kernel may take much scratch memory. (up to 300 % more)" in text
+
+
+def told(capsys, *words):
+    by_hand("--model", "gpt-tiny", "--batch", "8", *words)
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_the_error_is_told_in_bytes_beside_what_the_gpu_has(capsys):
+    """A percentage before "of 24 GiB" would read as a share of the card."""
+    out = told(capsys, "--capacity", "64GiB")
+    found = re.match(
+        r"Fits on a GPU of 64 GiB: ([\d.]+) GiB ± ([\d.]+) MiB \(([\d.]+) %\), "
+        r"the GPU has 64.0 GiB, ",
+        out,
+    )
+    assert found, out
+    size, error, percent = map(float, found.groups())
+    assert 100 * error / (1024 * size) == pytest.approx(percent, abs=0.1)
+
+
+def test_what_does_not_fit_names_the_next_question(capsys):
+    ask = "Next: the same command with --what-if, which shows which settings fit"
+    small = ("--capacity", "1GiB")
+    out = told(capsys, *small)
+    assert out.startswith("Does not fit")
+    assert out.endswith(f"{ask}, or with --largest-batch, which searches for the largest batch.")
+    assert ask not in told(capsys, *small, "--what-if")
+    assert "Next:" not in told(capsys, *small, "--what-if", "--largest-batch")
+    assert "Next:" not in told(capsys, "--capacity", "64GiB")
+    assert "Next:" not in told(capsys)
+
+
+def test_what_no_module_owns_is_named(capsys):
+    """The loss and the training loop run outside modules; one row for all says nothing."""
+    out = told(capsys)
+    rows = out[out.index("by module") : out.index("reached in")]
+    assert re.search(r"22 % +_log_softmax, outside modules", rows)
+    assert not re.search(r"%\s+outside modules", rows)
+    by_hand("--model", "gpt-tiny", "--batch", "8", "--json")
+    document = json.loads(capsys.readouterr().out)
+    whole = next(row["bytes"] for row in document["modules"] if not row["module"])
+    assert sum(row["bytes"] for row in document["outside_modules"]) == whole
+
+
+def test_of_what_no_operator_tells_the_purpose_is_named():
+    outside = {("optimizer", "zeros_like"): 60, ("input", "randint"): 5, ("activation", "add"): 30}
+    assert parts_of({"layers.0": 20, "layers.1": 20, "": 97}, outside) == [
+        ("optimizer state", 60),
+        ("layers.*", 40),
+        ("add, outside modules", 30),
+        ("input", 5),
+        ("outside modules", 2),
+    ]
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])

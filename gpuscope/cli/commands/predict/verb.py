@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ....predict.answer import Answer, Card, Tracer
     from ....predict.request import CannotPredict, Request
     from ....predict.whatif import MemoryFix
+    from ....text.styled import Line
 
 SECONDS = 300.0
 MIN_WIDTH, MAX_WIDTH = 60, 160
@@ -377,4 +378,23 @@ def _print(answer: Answer) -> None:
     from ....snapshot.drawing import glyphs_for
 
     width = output.page_width(MIN_WIDTH, MAX_WIDTH)
-    output.print_lines(lines(answer, width, glyphs_for(getattr(sys.stdout, "encoding", None))))
+    text = lines(answer, width, glyphs_for(getattr(sys.stdout, "encoding", None)))
+    output.print_lines([*text, *_next_lines(answer, width)])
+
+
+def _next_lines(answer: Answer, width: int) -> list[Line]:
+    """Return what to ask next about what does not fit, unless it was asked already."""
+    from ....text.styled import wrap
+
+    asks = {
+        "--what-if, which shows which settings fit": answer.what_if is None
+        and not answer.request.serve,
+        "--largest-batch, which searches for the largest batch": answer.largest is None,
+    }
+    left = [text for text, useful in asks.items() if useful]
+    if not left or answer.verdict is None or answer.verdict.outcome == "fits":
+        return []
+    return [
+        [],
+        *wrap([(f"Next: the same command with {', or with '.join(left)}.", "accent")], width),
+    ]
