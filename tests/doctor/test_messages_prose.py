@@ -8,6 +8,7 @@ import pytest
 
 from gpuscope.cli import main as cli
 from gpuscope.doctor.messages import examine
+from gpuscope.doctor.messages.prose import kind_of_document
 from gpuscope.exit_status import ExitStatus
 
 ROOT = Path(__file__).parent.parent.parent
@@ -132,3 +133,32 @@ def test_what_programs_print_in_sentences_is_a_log(tmp_path, capsys):
     )
     cli.main(["doctor", str(path)])
     assert "does not look like a log" not in capsys.readouterr().out
+
+
+def test_the_first_sentences_of_a_training_are_a_log(tmp_path, capsys):
+    path = tmp_path / "train.log"
+    path.write_text(
+        "Loading the dataset from disk into the host's memory. Please wait a moment.\n"
+        "Starting the training of the model with torch on one GPU. Press Ctrl-C to stop.\n"
+        "The model has been compiled for the device and is ready for its first step.\n"
+        "step 1 loss 2.30\n"
+    )
+    assert cli.main(["doctor", str(path)]) == ExitStatus.OK
+    assert "does not look like a log" not in capsys.readouterr().out
+
+
+def test_messages_without_full_stops_are_a_log():
+    said = [f"moving layer {name} of the model to the device that is free" for name in "abcdef"]
+    assert kind_of_document(said) == ""
+    assert kind_of_document([line + "." for line in said]) == "prose"
+
+
+def test_a_document_that_names_ranks_is_no_dead_job(tmp_path, capsys):
+    first, second = tmp_path / "ranks.md", tmp_path / "more.md"
+    for path in (first, second):
+        path.write_text(f"{MARKDOWN}\n- `[rank0]: RuntimeError` is a line of [rank 0](ranks.md)\n")
+    for names in ([first], [first, second]):
+        assert cli.main(["doctor", *map(str, names)]) == ExitStatus.UNCHECKED
+        out = " ".join(capsys.readouterr().out.split())
+        assert out.count("does not look like a log") == len(names)
+        assert "Nothing was examined." in out

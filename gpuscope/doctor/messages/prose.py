@@ -48,10 +48,14 @@ _SECTION = re.compile(r"^\[{1,2}[\w.\" -]+\]{1,2}\s*(?:#.*)?$")
 _SETTING = re.compile(r"^[\w.\"-]+\s*=\s*\S")
 _SENTENCE = re.compile(r"^\s*[A-Za-z(\"'“](?![\w.-]{0,30}:)")
 """The beginning of a line of prose. A label before a colon is that of a program, as ``srun:``."""
-_READING = re.compile(r"\d+[.:/]\d|=\s?-?\d|\b(?:step|epoch|iter|loss)\b\W{0,3}\d", re.I)
+_READING = re.compile(r"\b(?:step|epoch|iter|loss)\b\W{0,3}\d|\d\d:\d\d:\d\d|%\||\bit/s\b", re.I)
+"""A step, a loss, a time or a progress bar: one of them makes a text without markup a log."""
+_FULL_STOP = re.compile(r"[.!?][)\"'”]?(?:\s|\Z)")
 LEAST_LINES = 3
 LEAST_WORDS = 8
 PROSE_SHARE = 0.6
+STOPS_SHARE = 0.1
+"""Of the lines of prose at least this share has the end of a sentence; messages seldom have."""
 SETTINGS_SHARE = 0.9
 MARKDOWN_SHARE = 0.05
 
@@ -88,10 +92,11 @@ def _kind_by_content(filled: Sequence[str]) -> str:
     settings = sum(bool(_SETTING.match(line)) for line in plain)
     if sections and settings and sections + settings >= SETTINGS_SHARE * len(plain):
         return "a settings file"
-    sentences = sum(
-        len(line.split()) >= LEAST_WORDS
-        and _SENTENCE.match(line) is not None
-        and _READING.search(line) is None
-        for line in filled
-    )
-    return "prose" if sentences >= max(LEAST_LINES, PROSE_SHARE * len(filled)) else ""
+    if any(map(_READING.search, filled)):
+        return ""
+    sentences = [
+        line for line in filled if len(line.split()) >= LEAST_WORDS and _SENTENCE.match(line)
+    ]
+    stops = sum(_FULL_STOP.search(line) is not None for line in sentences)
+    enough = len(sentences) >= max(LEAST_LINES, PROSE_SHARE * len(filled))
+    return "prose" if enough and stops >= STOPS_SHARE * len(sentences) else ""

@@ -25,6 +25,7 @@ from ....doctor import dead
 from ....doctor.file_kinds import GZIP, HEAD_BYTES, is_binary, kind_of, unpacked
 from ....doctor.finding import Report
 from ....doctor.messages import THE_SYMPTOM
+from ....doctor.messages.prose import kind_of_document
 from ....errors import UserError
 from ....missing_file import MissingFile
 from ....text.units import window_text
@@ -140,7 +141,10 @@ def _is_of_a_job(path: Path) -> bool:
         return False
     if path.suffix in (".py", ".pyw", ".ipynb") or _PYTHON_LINE.match(head):
         return False
-    return kind_of(head) in ("flight", "elastic", "core", "text")
+    kind = kind_of(head)
+    if kind == "text" and kind_of_document(head.decode("utf-8", "replace").split("\n"), path.name):
+        return False
+    return kind in ("flight", "elastic", "core", "text")
 
 
 def _name_of(paths: Sequence[Path]) -> str:
@@ -250,7 +254,7 @@ def _file(file: Any, path: Path, name: str, regular: bool, symptom: str) -> Repo
     if kind in ("flight", "elastic", "core") or (kind == "packed" and name.startswith("core")):
         return _ask(name, "gpuscope.doctor.dead", [path], name)
     found = _text(file, head, name, name, symptom)
-    if regular and dead.says_ranks(head + _end_of(path)):
+    if regular and found.examined and dead.says_ranks(head + _end_of(path)):
         job = _ask(name, "gpuscope.doctor.dead", [path], name)
         return replace(job, examined=()) + found
     return found
