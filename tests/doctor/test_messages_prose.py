@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -69,11 +70,15 @@ def test_the_documents_of_this_project_have_not_failed(capsys):
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
         "[4711.5] NVRM: Xid (PCI:0000:17:00): 79, pid=88, GPU has fallen off the bus.",
         "slurmstepd: error: Detected 1 oom_kill event in StepId=81.0",
+        "UserWarning:\n  The GPU of this machine is too old. It is of CUDA capability 3.0.\n"
+        "THCudaCheck FAIL error=48 : no kernel image is available for execution on the device",
     ],
 )
 def test_a_document_with_a_real_error_is_read_as_a_log(capsys, tmp_path, error):
     path = tmp_path / "issue.md"
     path.write_text(f"{MARKDOWN}\n```\n{error}\n```\n")
+    assert kind_of_document(path.read_text().splitlines(), path.name) == ""
+    assert kind_of_document([*PROSE.splitlines(), *error.splitlines()], "notes") == ""
     cli.main(["doctor", str(path), "--json"])
     assert "does not look like a log" not in capsys.readouterr().out
     assert examine(path)[0]
@@ -149,8 +154,8 @@ def test_the_first_sentences_of_a_training_are_a_log(tmp_path, capsys):
 
 def test_messages_without_full_stops_are_a_log():
     said = [f"moving layer {name} of the model to the device that is free" for name in "abcdef"]
-    assert kind_of_document(said) == ""
-    assert kind_of_document([line + "." for line in said]) == "prose"
+    assert kind_of_document(said, "notes") == ""
+    assert kind_of_document([line + "." for line in said], "notes") == "prose"
 
 
 def test_a_document_that_names_ranks_is_no_dead_job(tmp_path, capsys):
@@ -162,3 +167,16 @@ def test_a_document_that_names_ranks_is_no_dead_job(tmp_path, capsys):
         out = " ".join(capsys.readouterr().out.split())
         assert out.count("does not look like a log") == len(names)
         assert "Nothing was examined." in out
+
+
+def piped(text):
+    return io.TextIOWrapper(io.BufferedReader(io.BytesIO(text.encode())))
+
+
+def test_sentences_that_are_pasted_may_be_about_a_failure(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", piped(PROSE))
+    cli.main(["doctor", "-"])
+    assert "does not look like a log" not in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin", piped(MARKDOWN))
+    assert cli.main(["doctor", "-"]) == ExitStatus.UNCHECKED
+    assert "does not look like a log" in capsys.readouterr().out

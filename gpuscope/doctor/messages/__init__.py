@@ -89,7 +89,7 @@ def report(
     from .prose import kind_of_document
 
     excerpt = reading.read(source)
-    kind = kind_of_document([line for _, line in excerpt.lines], name)
+    kind = kind_of_document([line for _, line in excerpt.lines], name if name == examined else "")
     if kind:
         return Report(problems=(NO_LOG.format(name=examined, kind=kind),))
     findings, abstained = _examine(excerpt, name, symptom)

@@ -12,6 +12,7 @@ from pathlib import PurePath
 
 from .text import split_prefix
 
+PROSE = "prose"
 _BY_NAME = {
     ".md": "Markdown",
     ".markdown": "Markdown",
@@ -31,13 +32,18 @@ _ERROR_OUTPUT = re.compile(
     r"""^\W{0,8}Traceback\ \(most\ recent\ call\ last\)
     | ^\s*(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt)(?:\Z|:\s)
     | ^\[?(?:ERROR|FATAL|CRITICAL)\b | ^[\[\d][^a-z]*\b(?:ERROR|FATAL|CRITICAL)\b
-    | ^\[[EF]\d | ^[EF]\d{4}\s | NVRM:\ | \bXid\ \( | NCCL\ WARN | ^(?:slurmstepd|srun):\ error
+    | \bTHCudaCheck\ FAIL | ^\[[EF]\d | ^[EF]\d{4}\s | NVRM:\ | \bXid\ \(
+    | NCCL\ WARN | ^(?:slurmstepd|srun):\ error
     | \bCUDA\ error:\ | \bout\ of\ memory\.\ Tried\ to\ allocate
     | ^\s*(?:Killed|Segmentation\ fault|Bus\ error|Aborted)(?:\Z|\ \(core)
     | \bexitcode\s*:\s*-?[1-9] | \bSignal\ \d+\ \(SIG | died\ with\ <Signals
     """,
     re.X,
 )
+_OTHER_OUTPUT = re.compile(
+    r'^(?:\S+:\d+: )?\w*Warning:(?:\Z|\s)|^\s*File "[^"]+", line \d|\berror ?[=:] ?-?\d'
+)
+"""Output of a program that need not be an error's: a warning, a frame, a number called error."""
 _MARKDOWN = (
     re.compile(r"^#{1,6} \S"),
     re.compile(r"^\s*```"),
@@ -52,6 +58,7 @@ _READING = re.compile(r"\b(?:step|epoch|iter|loss)\b\W{0,3}\d|\d\d:\d\d:\d\d|%\|
 """A step, a loss, a time or a progress bar: one of them makes a text without markup a log."""
 _FULL_STOP = re.compile(r"[.!?][)\"'”]?(?:\s|\Z)")
 LEAST_LINES = 3
+LEAST_SENTENCES = 4
 LEAST_WORDS = 8
 PROSE_SHARE = 0.6
 STOPS_SHARE = 0.1
@@ -63,13 +70,14 @@ MARKDOWN_SHARE = 0.05
 def kind_of_document(lines: Sequence[str], name: str = "") -> str:
     """Return what a text is that is no log, in words; nothing where it may be one.
 
-    ``name`` is that of its file, whose suffix counts.
+    ``name`` is that of its file, whose suffix counts. Without one, of a text that was piped or
+    pasted, plain sentences may be about a failure: only markup and settings tell it then.
     """
     filled = [line for line in lines if line.strip()]
     kind = _BY_NAME.get(PurePath(name).suffix.lower()) or _kind_by_content(filled)
-    if kind and any(map(is_error_output, filled)):
+    if kind and any(is_error_output(line) or _OTHER_OUTPUT.search(line) for line in filled):
         return ""
-    return kind
+    return "" if kind == PROSE and not name else kind
 
 
 def is_error_output(line: str) -> bool:
@@ -98,5 +106,5 @@ def _kind_by_content(filled: Sequence[str]) -> str:
         line for line in filled if len(line.split()) >= LEAST_WORDS and _SENTENCE.match(line)
     ]
     stops = sum(_FULL_STOP.search(line) is not None for line in sentences)
-    enough = len(sentences) >= max(LEAST_LINES, PROSE_SHARE * len(filled))
-    return "prose" if enough and stops >= STOPS_SHARE * len(sentences) else ""
+    enough = len(sentences) >= max(LEAST_SENTENCES, PROSE_SHARE * len(filled))
+    return PROSE if enough and stops >= STOPS_SHARE * len(sentences) else ""
