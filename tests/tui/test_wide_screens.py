@@ -359,3 +359,38 @@ async def test_how_the_last_training_went_stays_to_be_seen_after_it_ended():
         assert "┄" in row, "and since then nothing"
         replay.seek(60.0)
         await until(pilot, "input wait", absent="input wait, ended")
+
+
+# ── the job below the charts of the Overview ──
+
+
+@in_loop
+async def test_ranks_with_nothing_below_them_leave_the_width_to_what_to_do():
+    source = ReplaySource(REDACTED / "h200x2-ddp.gsr")
+    source.pause()
+    source.seek(60.0)
+    app = GpuscopeApp(Session(replay=source))
+    async with app.run_test(size=LARGE) as pilot:
+        wanted = (": ranks ─", "Findings: what to do", "What happened")
+        lines = (await until(pilot, *wanted, "weights stay float32.")).splitlines()
+        ranks = next(at for at, line in enumerate(lines) if ": ranks ─" in line)
+        below = next(at for at, line in enumerate(lines) if "Findings: what to do" in line)
+        assert below == ranks + 5, "two ranks, their headings and the frame"
+        assert "What happened" in lines[below], "side by side"
+        assert "1 Compute forward and loss in bf16; weights stay float32." in lines[below + 1]
+
+
+@in_loop
+async def test_the_ranks_of_a_job_are_of_the_same_moment_as_its_processes():
+    source = ReplaySource(REDACTED / "h200x2-ddp.gsr")
+    source.pause()
+    source.seek(60.0)
+    app = GpuscopeApp(Session(replay=source))
+    async with app.run_test(size=LARGE) as pilot:
+        await until(pilot, ": ranks ─", "weights stay float32.")
+        app.main.pane.show_charts = lambda host: None  # they come less often than numbers
+        for moment, step in ((61.0, 615), (61.5, 620)):
+            source.seek(moment)
+            screen = await until(pilot, f"● step {step} median")
+            row = next(line for line in screen.splitlines() if line.startswith("│     0    0 "))
+            assert f" {step} " in row, "the same step among the ranks"

@@ -194,6 +194,12 @@ class Charts(Vertical):
             elif kind != "vram":
                 self._show_lines(kind, chart, host, device)
 
+    def show_job(self, host: HostView) -> None:
+        """Bring the texts about the job up to date, which are no charts: they come with numbers."""
+        if "brief" in self._made:
+            clock = clock_at(self.session, host)
+            self._made["brief"].show(host, self.job, self._span, clock, curve=False)
+
     def _fitted(self, host: HostView) -> float:
         """Return the seconds to show: a minute is shorter as long as less is known."""
         from ..charts.axes import fitted_seconds

@@ -66,6 +66,10 @@ class JobBrief(Vertical):
     JobBrief .texts { height: 1fr; }
     JobBrief .left { width: 13fr; height: 1fr; }
     JobBrief .right { width: 7fr; height: 1fr; }
+    JobBrief .ranks-only { layout: vertical; }
+    JobBrief .ranks-only > .left { width: 1fr; height: auto; }
+    JobBrief .ranks-only > .right { width: 1fr; layout: horizontal; }
+    JobBrief .ranks-only > .right > Lines { width: 1fr; height: 1fr; }
     JobBrief .below > * { width: 1fr; height: 1fr; }
     JobBrief .events { height: 1fr; }
     JobBrief .curve { height: 1fr; }
@@ -128,13 +132,19 @@ class JobBrief(Vertical):
     def _text_rows(self, events: int) -> int:
         """Return the rows in which all texts are whole, with so many lines of events at most."""
         told = max(self._split.rows, self._stack.rows * self._stack.display)
+        ranks, happened = len(self._ranks.rows) + RANKS_FRAME, min(self._event_rows, events)
+        if not self.query_one(".below").display:
+            return ranks + max(self._about.rows, happened) + FRAME_ROWS
         below = max(told + FRAME_ROWS, LEAST_BELOW) if self._split.display else 0
-        left = len(self._ranks.rows) + RANKS_FRAME + below
-        right = self._about.rows + min(self._event_rows, events) + 2 * FRAME_ROWS
-        return max(left, right)
+        return max(ranks + below, self._about.rows + happened + 2 * FRAME_ROWS)
 
-    def show(self, host: HostView, key: str, seconds: float, clock: float | None) -> None:
-        """Bring it up to date for the job of this key, without one for the first that trains."""
+    def show(
+        self, host: HostView, key: str, seconds: float, clock: float | None, curve: bool = True
+    ) -> None:
+        """Bring it up to date for the job of this key, without one for the first that trains.
+
+        Without ``curve`` only texts are: other panels of the same screen show the same moment.
+        """
         self._last = host, key, seconds, clock
         job = next((one for one in host.jobs if one.key == key), None)
         if job is None or not job.trainers:
@@ -151,6 +161,8 @@ class JobBrief(Vertical):
         self._split.display, self._stack.display = parts is not None, asked or bool(code)
         below = self.query_one(".below")
         below.display = self._split.display or self._stack.display
+        # with nothing below them, the ranks would leave most of a column blank
+        self._texts.set_class(not below.display, "ranks-only")
         self._show_ranks(host, job, seconds, below.display, parts)
         if asked and stuck is not None:
             from ..trainer.hung_stack import hung_lines, stack_title
@@ -164,7 +176,7 @@ class JobBrief(Vertical):
         if parts is not None:
             self._show_parts(parts, stuck is not None)
         self._show_about(host, job)
-        self._show_loss(host, living, seconds, clock, not asked)
+        self._show_loss(host, living, seconds, clock, not asked, curve)
 
     def _show_ranks(
         self, host: HostView, job: JobView, seconds: float, below: bool, parts: StepParts | None
@@ -180,7 +192,7 @@ class JobBrief(Vertical):
         rows = self._courses.added_to(rows, host, history, seconds, glyphs)
         self._ranks.show_columns(columns_for(rows, width, window_text(seconds)))
         self._ranks.show(rows)
-        self._ranks.styles.height = len(rows) + RANKS_FRAME if below else "1fr"
+        self._ranks.styles.height = len(rows) + RANKS_FRAME
         many = len(job.trainers) > 1
         set_title(self._ranks, f"{job.title}: ranks" if many else f"{job.title}: its process")
 
@@ -204,6 +216,7 @@ class JobBrief(Vertical):
         seconds: float,
         clock: float | None,
         steps: bool,
+        drawn: bool,
     ) -> None:
         telling = next((t for t in living if t.number("loss") is not None), None)
         past = self._loss_of(telling, seconds) if telling is not None else None
@@ -216,6 +229,8 @@ class JobBrief(Vertical):
         if telling is None or past is None or not self._curve.display:
             return
         self._show_memory(host, living)
+        if not drawn:
+            return
         from ..shared.job_rows import loss_text
 
         low, high = loss_axis(past.values)

@@ -127,6 +127,8 @@ class OverviewPane(Pane):
             self._foot.show(host)
             if self._quiet_panels is not None:
                 self._quiet_panels.show(host)
+            if self._charts is not None and self._charts.display:
+                self._charts.show_job(host)
         self.show_findings()
         self._share_out(host)
         self._name_panels()
