@@ -17,16 +17,24 @@ from gpuscope.model.step_time import SPLIT_WORDS
 from gpuscope.model.time_ledger import of_trainer, read, recent
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.time_minutes import of_event
-from gpuscope.store.view import no_history
+from gpuscope.store.view import History, no_history
+from gpuscope.text import styled
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.app.launch import local_source
+from gpuscope.tui.charts.load_strips import Lane, LoadStrips
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.tui.time.pane import TimePane
 from gpuscope.tui.time.rows import clock_rows
 from gpuscope.tui.time.text import coverage_text, row_detail
-from gpuscope.tui.time.without_ledger import SHORT_PARTS
+from gpuscope.tui.time.without_ledger import (
+    SHORT_PARTS,
+    STRIP_FRAME,
+    fitted_strip_rows,
+    strip_rows,
+)
 from gpuscope.tui.trainer import time_history as history
+from gpuscope.tui.widgets.text import with_rest_counted
 from gpuscope.wire import frames as f
 from gpuscope.wire.codec import encode
 from gpuscope.wire.recording import RecordingWriter
@@ -268,7 +276,7 @@ async def test_a_finding_opens_in_the_doctor():
 
 
 @in_loop
-@pytest.mark.parametrize(("minutes", "window"), [(1, "1 min"), (3, "5 min")])
+@pytest.mark.parametrize(("minutes", "window"), [(1, "1 min"), (3, "3 min"), (7, "7.5 min")])
 async def test_the_clock_is_drawn_over_as_much_time_as_is_known(minutes, window):
     app = make_app(clocks.of_ranks(1, minutes, slow=None), "time")
     async with app.run_test(size=(120, 40)) as pilot:
@@ -691,3 +699,31 @@ def test_a_ledger_of_few_samples_has_no_intervals_and_counts_one_step_as_one():
     detail = "".join(part for line in row_detail(few.rows[0], few, None) for part, _ in line)
     assert "too few samples yet: 2" in detail
     assert "confidence" not in detail
+
+
+@pytest.mark.parametrize(("lanes", "devices"), [(2, 0), (3, 0), (6, 4), (8, 2), (10, 2), (18, 8)])
+def test_the_load_takes_only_rows_that_its_lanes_fill(lanes: int, devices: int) -> None:
+    for room in range(lanes + devices + STRIP_FRAME, 80):
+        rows = fitted_strip_rows(room, lanes, devices)
+        assert rows <= min(room, strip_rows(lanes))
+        strips = LoadStrips()
+        strips.may_be_high = True
+        each = (lanes - 2) // devices if devices else 0
+        firsts = {at * each for at in range(devices)} if each > 1 else set()
+        firsts |= {lanes - 2} if devices else set()
+        strips._lanes = tuple(Lane(f"{at}", History(), at in firsts) for at in range(lanes))
+        shares = strips._shares(180, rows - 2)
+        between = shares.apart * (lanes - 1) or shares.free * (len(firsts - {0}))
+        assert shares.axis == 2
+        assert shares.over == between, "no row is blank at the top"
+    assert strips._shares(180, strip_rows(lanes) - 2)[1] == 2, "two rows where there is room"
+
+
+def test_what_has_no_room_below_a_heading_is_counted() -> None:
+    lines = [[("Takes", "muted")], [], [("Lines of code", "title")], *[[("a.py:1", "text")]] * 5]
+    shown = with_rest_counted(lines, 5, 20, "…")
+    assert styled.plain(shown[4]) == "a.py:1      … 3 more"
+    assert list(shown[:4]) == lines[:4]
+    for rows in (2, 3):
+        assert with_rest_counted(lines, rows, 20, "…") == [lines[0], [("… 5 more", "muted")]]
+    assert styled.plain(with_rest_counted(lines, 1, 20, "…")[0]) == "Takes       … 5 more"

@@ -30,9 +30,9 @@ LOW_EIGHTHS = 5
 """Of a cell: the height of a full load where lanes have no line between them. Higher ones would be
 one wall of colour.
 """
-MOST_ROWS, LONG_CELLS, FEW_LANES, MOST_APART = 2, 90, 6, 3
-"""A higher lane says no more: only its wall of colour grows. A long one has one line, but for a few
-that have a page of their own. So many lines are left free between two lanes at most.
+MOST_ROWS, LONG_CELLS, MOST_APART = 2, 90, 3
+"""A higher lane says no more: only its wall of colour grows. A long one has one line, but where
+they have a page of their own. So many lines are left free between two lanes at most.
 """
 WASTED = "faint"
 """The token of a load without progress. It is no alarm, because words say what is wrong."""
@@ -87,7 +87,7 @@ class LoadStrips(TimedChart):
         self._lanes: tuple[Lane, ...] = ()
         self._window, self._now = 60.0, 0.0
         self._clock: float | None = None
-        self.few_may_be_high = False
+        self.may_be_high = False
 
     def show(
         self,
@@ -141,8 +141,7 @@ class LoadStrips(TimedChart):
         count = max(len(lanes), 1)
         inner = width - max((len(lane.label) for lane in lanes), default=0) - 1 - MEAN_CELLS
         axis = min(max(height - count, 0), 2)
-        few = self.few_may_be_high and count <= FEW_LANES
-        most = MOST_ROWS if inner < LONG_CELLS or few else 1
+        most = MOST_ROWS if inner < LONG_CELLS or self.may_be_high else 1
         rows = min(max((height - axis) // count, 1), most)
         over = height - axis - rows * count
         apart = min(over // max(count - 1, 1), MOST_APART)

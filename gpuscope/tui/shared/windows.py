@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 WINDOWS = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Seconds, each with an axis that is easily read."""
+FITTED = (*WINDOWS, 20.0, 45.0, 90.0, 180.0, 240.0, 450.0)
+"""Those that a chart takes by itself: at most a third of one is still blank."""
 
 LONG_WINDOWS = (*WINDOWS, 1800.0, 3600.0, 4 * 3600.0, 12 * 3600.0)
 """Those that somebody may choose, and that reach back to the last steps before a long hang."""
@@ -20,7 +22,7 @@ STEPS_SHARE, LEAST_STEPS_SECONDS = 0.1, 15.0
 
 def shortest_window(span: float) -> float:
     """Return the shortest window that has ``span`` seconds, the longest where none has."""
-    return next((one for one in WINDOWS if one >= span), WINDOWS[-1])
+    return min((one for one in FITTED if one >= span), default=WINDOWS[-1])
 
 
 def window_of_minutes(trainer: TrainerView | None, now: float) -> float:

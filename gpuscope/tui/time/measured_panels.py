@@ -211,7 +211,8 @@ class MeasuredPanels(TimePanels):
         about = self._about_rows() if parts and chart and not self._more and not aside else 0
         wanted = max(tables + about + (aside + 2 if aside else 0), HIGH_CHART_ROWS)
         if chart and load and body > wanted:
-            load, body = load + body - wanted, wanted
+            more = self._fitted_load(load + body - wanted)
+            load, body = more, body + load - more
         self._body.display = bool(body)
         self._spread(body)
         self._left.display, self._right.display = bool(tables or below_tables), bool(chart)

@@ -26,7 +26,7 @@ from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .rows import GPU, KERNELS, SPLIT, gpu_rows, with_names
 from .text import in_brief
-from .without_ledger import LEAST_STRIP_ROWS, STRIP_FRAME, lanes_of, strip_rows
+from .without_ledger import LEAST_STRIP_ROWS, STRIP_FRAME, fitted_strip_rows, lanes_of, strip_rows
 
 if TYPE_CHECKING:
     from ...model.look import Look
@@ -74,9 +74,9 @@ class TimePanels(Pane):
         self._zoomed: float | None = None  # seconds that the charts show, where somebody chose
         self._clock = LiveTable((), lit=True, id="time-rows", classes="panel")
         self._steps = LiveTable((), id="time-steps", classes="panel")
-        self._detail = Lines(id="time-detail", classes="panel")
+        self._detail = Lines(counts_rest=True, id="time-detail", classes="panel")
         self._beside = Lines(id="time-beside", classes="panel")
-        self._code = Lines(id="time-code", classes="panel")
+        self._code = Lines(counts_rest=True, id="time-code", classes="panel")
         self._look: Look | None = None
         self._gpu = LiveTable((), id="time-gpu", classes="panel")
         self._findings = FindingList(id="time-findings", classes="panel")
@@ -88,7 +88,7 @@ class TimePanels(Pane):
         self._chart: TimeChart | Trends = self._layers
         """The history of what a step is made of; of how long it takes where no more is known."""
         self._load = LoadStrips(id="time-load", classes="panel")
-        self._load.few_may_be_high = True
+        self._load.may_be_high = True
         self._load_rows = 0
         self._processes = ProcessPanel(session)
         self._events = Lines(id="time-events", classes="panel")
@@ -237,7 +237,9 @@ class TimePanels(Pane):
             findings = 0  # the sentences above say the same: the chosen row says what to do
         traced = large and bool(lists[self._gpu])  # then the details stand at the right
         details = self._detail_rows() if traced else 0
-        left = needed + findings + max(lists[self._gpu], DETAIL_ROWS)
+        # without a look the lines of code of a row come before the load of the host
+        about = DETAIL_ROWS if lists[self._gpu] else self._detail_rows()
+        left = needed + findings + max(lists[self._gpu], about)
         if large and not traced:
             left = needed + findings + self._detail_rows() + len(self._aside[1]) + 2
         chart = min(max(left - ranks - details, CHART_ROWS + 4), MOST_CHART_ROWS)
@@ -278,9 +280,9 @@ class TimePanels(Pane):
 
     def _detail_rows(self) -> int:
         """Return the rows in which the details of any row are whole: they stay when it moves."""
-        longest = max(
-            (len(self._about(self._clock, r.key)[1]) for r in self._clock.rows), default=0
-        )
+        cells = self._left_cells() - HEAD_EDGES
+        abouts = (self._about(self._clock, row.key)[1] for row in self._clock.rows)
+        longest = max((len(styled.hang_lines(lines, cells)) for lines in abouts), default=0)
         return min(max(longest + 2, DETAIL_ROWS), MOST_DETAIL_ROWS)
 
     def _spare_for_detail(self, room: int, needed: int, gpu: int) -> bool:
@@ -309,9 +311,12 @@ class TimePanels(Pane):
                 Want(told, LEAST_PROCESS_ROWS),
             ),
         )
-        if least <= load < most:  # too low to part all lanes: it parts their groups
-            load = min(load, least + max(len(self._devices), 1))
-        return load, processes, events
+        return self._fitted_load(load), processes, events
+
+    def _fitted_load(self, rows: int) -> int:
+        """Return how many of so many rows the load fills: none of it is blank at its top."""
+        lanes = lanes_of(self._devices, self._drawn_ranks)
+        return fitted_strip_rows(rows, lanes, len(self._devices))
 
     def _spread(self, height: int) -> None:
         """Give the columns so many rows; with 0 they have all that is left."""

@@ -18,7 +18,7 @@ from ...store.view import DeviceView, HostView, TrainerView
 from ...text.styled import Line, Piece
 from ...text.units import DASH, brief_duration_text, duration_text, percent_text, window_text
 from ..charts.load_lanes import HOST_LANES, LOADS, gpu_lanes, host_lanes, process_lanes
-from ..charts.load_strips import FEW_LANES, MOST_ROWS, Lane, LoadStrips, mean_words
+from ..charts.load_strips import MOST_ROWS, Lane, LoadStrips, mean_words
 from ..shared.windows import LONG_WINDOWS, WINDOWS, shortest_window, window_of_steps
 from ..shell.session import Session
 from ..widgets.bars import Meter
@@ -59,8 +59,20 @@ class Charted(NamedTuple):
 
 
 def strip_rows(lanes: int) -> int:
-    """Return the rows of a panel in which a line is free between any two of so many long lanes."""
-    return lanes * (MOST_ROWS if lanes <= FEW_LANES else 1) + lanes - 1 + STRIP_FRAME
+    """Return the rows of a panel in which a line is free between any two of so many high lanes."""
+    return lanes * MOST_ROWS + lanes - 1 + STRIP_FRAME
+
+
+def fitted_strip_rows(room: int, lanes: int, devices: int) -> int:
+    """Return the most rows of ``room`` that so many lanes fill, with the frame of their panel.
+
+    Lanes have one line or more, and a line is free between the groups of them or between any two.
+    """
+    each = lanes - len(HOST_LANES) > devices  # a GPU with several lanes is a group
+    groups = devices if each else min(devices, 1)
+    filled = [rows * lanes + free for rows in (1, MOST_ROWS) for free in (groups, lanes - 1)]
+    fits = [rows + STRIP_FRAME for rows in filled if rows + STRIP_FRAME <= room]
+    return max(fits, default=room)
 
 
 # ── the ranks ──
