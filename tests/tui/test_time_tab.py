@@ -528,6 +528,11 @@ async def test_a_recording_from_before_the_ledger_shows_steps_and_load():
             screen.split()
         )
         assert empty_share(screen) < 0.26
+        await pilot.resize_terminal(200, 57)
+        screen = await until(pilot, "Process", "child of pid 567", "of one core · RSS")
+        assert " more " not in screen, "texts are whole before the lanes of the load are high"
+        lanes = screen.split("Load of its GPUs")[1].splitlines()
+        assert "▇▇▇" in lanes[1], "no row is blank at the top"
 
 
 @in_loop

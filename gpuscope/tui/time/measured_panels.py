@@ -30,6 +30,7 @@ from .panels import (
 )
 from .rows import GPU, split_names, split_rows, with_names
 from .without_ledger import (
+    STRIP_FRAME,
     basis_text,
     draw_loads,
     lanes_of,
@@ -210,9 +211,10 @@ class MeasuredPanels(TimePanels):
         aside = len(self._aside[1]) if not self._more and chart else 0
         about = self._about_rows() if parts and chart and not self._more and not aside else 0
         wanted = max(tables + about + (aside + 2 if aside else 0), HIGH_CHART_ROWS)
-        if chart and load and body > wanted:
-            more = self._fitted_load(load + body - wanted)
-            load, body = more, body + load - more
+        rest = load + body - wanted
+        if chart and load and rest >= min(load, lanes + STRIP_FRAME):  # whole texts come first
+            rest = self._fitted_load(rest)
+            load, body = rest, body + load - rest
         self._body.display = bool(body)
         self._spread(body)
         self._left.display, self._right.display = bool(tables or below_tables), bool(chart)
