@@ -9,9 +9,11 @@ import pytest
 from rich.cells import cell_len
 
 from gpuscope.tui.app.app import GpuscopeApp
+from gpuscope.tui.charts.line import Series
 from gpuscope.tui.overview.detail_screen import DetailScreen
 from gpuscope.tui.processes import text as words
 from gpuscope.tui.processes.idle import BUSY, Idle
+from gpuscope.tui.processes.process_series import CPU, RSS, top_of
 from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
 from tests.fakes import devices, views
@@ -201,3 +203,12 @@ async def test_a_large_terminal_has_charts_below_the_texts_as_well():
         await pilot.press("P", "j", "enter")
         screen = await until(pilot, "Process 48213", "Tensor cores %", "Loss, 15 s")
         assert sum(not line[:60].strip() for line in screen.splitlines()) == 0
+
+
+def test_the_axis_of_a_cpu_load_ends_at_one_core_as_long_as_it_is_no_more():
+    def of(*values: float | None) -> list[Series]:
+        return [Series("CPU", "series1", [*range(len(values))], values)]
+
+    assert top_of(CPU, of(3.0, None, 4.0)) == 100.0, "4 % of a core is no full chart"
+    assert top_of(CPU, of(3.0, 240.0)) is None, "several cores: the values decide"
+    assert top_of(RSS, of(3.0)) is None

@@ -172,7 +172,7 @@ class OneProcessScreen(ChartedScreen):
             set_title(chart, f"{what}, {window_text(window)}")
             found = list(series_of(host, process, what, window, self.session.history))
             clock = clock_at(self.session, host)
-            now, least, top = host.sampled_seconds, least_of(what), top_of(what)
+            now, least, top = host.sampled_seconds, least_of(what), top_of(what, found)
             chart.show(found, window, least, top, now=now, clock=clock)
 
     def _visible(self, rows: int) -> Sequence[tuple[LineChart, int]]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ...model.valid_history import while_it_steps
 from ...store.view import HistoryOf, HostView, ProcView
 from ...text.units import GIB
 from ..charts.line import Series
+from ..shared.host_trends import ONE_CORE
 from ..shared.process_trends import living_uses, trainer_in
 from ..theme import SERIES
 
 MEMORY, SM, CPU, RSS = "GPU memory GiB", "SM %", "CPU % of one core", "RSS GiB"
-LOAD, STEP, LOSS = "GPU-Util %", "Step time ms", "Loss"
+LOAD, STEP, LOSS = "GPU-Util %", "Median step ms", "Loss"
 POWER, TENSOR, ALLOCATED = "GPU power W", "Tensor cores %", "Allocated by torch GiB"
 ACTIVE = "SMs with work %"
 _COLUMNS = {
@@ -45,8 +46,13 @@ def charts_of(host: HostView, process: ProcView) -> tuple[str, ...]:
     return (MEMORY, load, STEP, RSS, CPU, LOSS if loss else POWER, *third)
 
 
-def top_of(what: str) -> float | None:
-    """Return where the axis of a chart ends, None where its values decide."""
+def top_of(what: str, found: Sequence[Series]) -> float | None:
+    """Return where the axis of a chart ends, None where its values decide.
+
+    That of a CPU load is one core, as long as it is no more.
+    """
+    if what == CPU and not any((v or 0.0) > ONE_CORE for one in found for v in one.values):
+        return ONE_CORE
     return 100.0 if what in (SM, LOAD, TENSOR, ACTIVE) else None
 
 
