@@ -136,11 +136,18 @@ def _common(record: Record) -> tuple[int, str, Mapping[str, Reading], float | No
     return record.id, record.key, record.readings, record.seconds, record.gone
 
 
+RATE_INTERVALS = 5
+"""A rate is measured over so many intervals between samples, or more."""
+
+
 def _rate(stream: Stream) -> float | None:
-    """Return the measured samples per second, or the announced rate before there are enough."""
+    """Return the measured samples per second, or the announced rate before there are enough.
+
+    The first samples of an agent follow each other faster than later ones.
+    """
     times = list(stream.recent)
     intervals = [later - earlier for earlier, later in pairwise(times) if later > earlier]
-    if len(intervals) >= 2:
+    if len(intervals) >= RATE_INTERVALS:
         from statistics import median  # a verb that looks only once does without
 
         return round(1 / median(intervals), 2)

@@ -350,6 +350,15 @@ def test_the_rate_is_measured():
     assert watched.host.rate_hz == 5.0
 
 
+def test_the_first_samples_that_follow_each_other_fast_make_no_rate():
+    """An agent begins with several at once; the rate that it announced holds until then."""
+    at = [100 * SECOND + n * SECOND // 20 for n in range(4)]
+    watched = Watched(hello(), *definitions(), *(frames.Sample(n, m) for n, m in enumerate(at)))
+    assert watched.host.rate_hz == 2.0
+    watched.say(*(frames.Sample(4 + n, at[-1] + (n + 1) * SECOND) for n in range(5)))
+    assert watched.host.rate_hz == 1.0
+
+
 # ── history ───────────────────────────────────────────────────────────────────────────────────────
 
 
