@@ -14,6 +14,7 @@ from gpuscope.model.allocator_account import on_cpu
 from gpuscope.store.pending_requests import SourceError
 from gpuscope.store.store import Store
 from gpuscope.tui.app.app import GpuscopeApp
+from gpuscope.tui.app.help_screen import COLUMNS
 from gpuscope.tui.charts.chart_series import process_layers
 from gpuscope.tui.memory.more_text import times_text
 from gpuscope.tui.shell.session import Session
@@ -504,3 +505,9 @@ def test_how_much_larger_a_batch_may_be_is_no_finer_than_it_is_known():
     assert times_text(2.04, 2.46) == "2.0 to 2.5"
     assert times_text(47.7, 151.4) == "47.7 to 151"
     assert times_text(133_588.1, 135_943.0) == "over 1,000"
+
+
+def test_the_help_says_why_the_headroom_is_more_than_what_is_free():
+    said = dict(COLUMNS)["HEADROOM"]
+    assert "free" in said
+    assert "torch's cache gives back" in said

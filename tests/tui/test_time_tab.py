@@ -14,7 +14,7 @@ from gpuscope.doctor.live import examine
 from gpuscope.model import step_colours
 from gpuscope.model.look import read as read_look
 from gpuscope.model.step_time import SPLIT_WORDS
-from gpuscope.model.time_ledger import of_trainer, read, recent
+from gpuscope.model.time_ledger import WORDS, of_trainer, read, recent
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.time_minutes import of_event
 from gpuscope.store.view import History, no_history
@@ -25,7 +25,7 @@ from gpuscope.tui.charts.load_strips import Lane, LoadStrips
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.tui.time.pane import TimePane
-from gpuscope.tui.time.rows import clock_rows
+from gpuscope.tui.time.rows import SHORT, clock_rows
 from gpuscope.tui.time.text import coverage_text, row_detail
 from gpuscope.tui.time.without_ledger import (
     SHORT_PARTS,
@@ -497,7 +497,7 @@ async def test_without_a_ledger_the_page_has_all_that_is_measured():
     app = make_app(jobs.ranks(4), "time")
     async with app.run_test(size=(200, 60)) as pilot:
         screen = await until(
-            pilot, "Step breakdown, mean of the last 32 of rank 0", "Ranks, a step", "tensor",
+            pilot, "Step breakdown, mean of the last 32 of rank 0", "Ranks, time a step", "tensor",
             "Step breakdown over", "Load of its GPUs", "Processes",
         )  # fmt: skip
         assert empty_share(screen) < 0.25
@@ -567,7 +567,7 @@ async def test_what_an_older_probe_did_in_a_hang_stands_beside_the_parts_of_the_
     app = GpuscopeApp(Session(replay=source), "time")
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await until(pilot, "Step breakdown, mean of the last 32 of rank 1", "LAST 10 s")
-        table = screen[screen.index("WHAT") : screen.index("Ranks, a step")].splitlines()
+        table = screen[screen.index("WHAT") : screen.index("Ranks, time a step")].splitlines()
         first = next(line for line in table if "▸" in line)
         assert "input" in first, "what it does now stands first"
         assert "483 µs" in first
@@ -732,3 +732,9 @@ def test_what_has_no_room_below_a_heading_is_counted() -> None:
     for rows in (2, 3):
         assert with_rest_counted(lines, rows, 20, "…") == [lines[0], [("… 5 more", "muted")]]
     assert styled.plain(with_rest_counted(lines, 1, 20, "…")[0]) == "Takes       … 5 more"
+
+
+@pytest.mark.parametrize("name", sorted(SHORT.keys() - {"unattributed", "release"}))
+def test_the_table_of_ranks_calls_a_row_as_the_clock_does(name):
+    """Shortened; the two others have no short word of their own: REST and RELEASE."""
+    assert SHORT[name][:4].lower() in WORDS[name]

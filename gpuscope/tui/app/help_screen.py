@@ -97,7 +97,7 @@ COLUMNS = (
     ("STEP AGE", "time since the last step ended"),
     ("INPUT", "share of a step that waits for the data loader"),
     ("PEAK/RES.", "peak allocated, and reserved by torch"),
-    ("HEADROOM", "what can still be allocated before out of memory"),
+    ("HEADROOM", "left before out of memory: free, and what torch's cache gives back"),
     ("COLLECTIVES", "all_reduce and the like, launched so far"),
     ("RSS", "host memory of the process"),
 )

@@ -82,7 +82,7 @@ class MeasuredPanels(TimePanels):
         )
         self._steps.show_columns(rank_columns(rows))
         self._steps.show(rows)
-        set_title(self._steps, "Ranks, a step" if len(ranks) > 1 else "Its steps")
+        set_title(self._steps, "Ranks, time a step" if len(ranks) > 1 else "Its steps")
         if not self._steps.has_focus:
             self._steps.move_to(trainer.key)
         self._devices, self._drawn_ranks = devices_of(host, ranks), ranks
