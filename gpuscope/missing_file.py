@@ -16,11 +16,7 @@ class MissingFile(UserError):
     """A file that the user names is not there. Every verb says so in the same line."""
 
     def __init__(self, path: str) -> None:
-        folder = os.path.dirname(path) or os.curdir
-        while not os.path.isdir(folder):
-            folder = os.path.dirname(folder) or os.curdir
-        what = f"there is no file {clean(path)}. Check the path: ls {clean(folder)}"
-        super().__init__(f"{what} lists what is there.", code="missing")
+        super().__init__(f"there is no file {clean(path)}. Check the path.", code="missing")
 
 
 class MissingScript(MissingFile):

@@ -74,7 +74,7 @@ def test_a_picture_is_whole_asks_nobody_for_anything_and_says_what_is_replayed(p
 def test_the_figures_of_the_readmes_promises_were_measured():
     promises = section(README, "What it promises")
     figures = re.findall(r"[−+]?\d[\d.]*(?: of \d+)?", re.sub(r"\b95 %|H200|p95", "", promises))
-    assert len(figures) >= 8
+    assert 4 <= len(figures) <= 6, "a few that matter; the others are behind the link"
     for figure in figures:
         assert re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d.]*\d)", BENCHMARKS), figure
 
