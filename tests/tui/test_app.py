@@ -363,16 +363,16 @@ def test_the_themes_of_the_settings_are_those_of_the_screen():
 async def test_a_notice_is_shortened_in_the_last_line_for_a_while():
     app = make_app(views.training(3.0))
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "train.py", "space Pause")
+        await until(pilot, "train.py", "Tab Next list")
         app.session.notices.say(
             "copied, and written to ~/.local/state/gpuscope/copies/of/today/and/now/gpuscope-1.txt"
         )
         app.main._top()
-        screen = await until(pilot, "~/…/gpuscope-1.txt", "1 Overview", absent="space Pause")
+        screen = await until(pilot, "~/…/gpuscope-1.txt", "1 Overview", absent="Tab Next list")
         assert screen.splitlines()[-1].strip().startswith("copied")
         app.session.notices._said -= 60
         app.main._top()
-        await until(pilot, "space Pause", absent="copied")
+        await until(pilot, "Tab Next list", absent="copied")
 
 
 def test_the_own_load_is_not_told_before_it_was_measured(monkeypatch):

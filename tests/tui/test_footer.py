@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from gpuscope.config import Settings
 from gpuscope.store.replay import ReplaySource
 from gpuscope.text import styled
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.app.tabs import TABS
+from gpuscope.tui.shell.action_availability import why_not
 from gpuscope.tui.shell.actions import ACTIONS
 from gpuscope.tui.shell.entries import Hint
 from gpuscope.tui.shell.footer import (
+    ends_beside,
     fitted,
     hint_pieces,
     screen_ends,
@@ -25,7 +31,7 @@ from gpuscope.tui.shell.screen_keys import KEYS
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.widgets.dialog import Dialog
 from gpuscope.tui.widgets.full_screen import FullScreen
-from tests.fakes import jobs
+from tests.fakes import jobs, views
 from tests.recordings import REDACTED
 from tests.tui import test_trainer_actions
 from tests.tui.pilot import in_loop, make_app, until
@@ -36,11 +42,11 @@ BESIDE = ("fleet", "next_host", "previous_host", "connect_again", "next_fix")
 """Actions that are not about the recording."""
 OWN = {
     "overview": ["Enter", "Tab", "P", "a"],
-    "memory": ["n N", "m", "c", "W", "w"],
+    "memory": ["n N", "m", "c", "W"],
     "time": ["n N", "l", "w", "Enter"],
     "doctor": ["n", "r", "S", "K", "y"],
-    "lab": ["r", "x", "← →", "v", "i", "p"],
-    "log": ["n N", "Enter", "/"],
+    "lab": ["r", "x", "← →", "v", "i"],
+    "log": ["n N", "Enter"],
     "fleet": ["Enter", "F5", "/", "a"],
 }
 """Tab → keys that somebody needs there, which a terminal of 80 columns has room for."""
@@ -65,10 +71,12 @@ def test_at_80_columns_a_tab_names_its_own_keys_and_the_three_of_all_screens(tab
     left, right = fitted(tab_hints(tab, anything), tab_ends(), 80)
     shown = [hint.keys for hint in left]
     assert [keys for keys in OWN[tab] if keys not in shown] == []
-    assert [hint.keys for hint in right] == ["?", ":", "q"]
+    assert [(hint.keys, hint.label) for hint in right] == [
+        ("?", "Help"),
+        (":", "Palette"),
+        ("q", "Quit"),
+    ]
     assert sum(styled.cells(hint_pieces(hint)) for hint in [*left, *right]) <= 80
-    left_out = len(tab_hints(tab, anything)) - len(left)
-    assert right[0].label == (f"{left_out} more" if left_out else "Help")
 
 
 def test_while_a_job_hangs_the_overview_names_the_keys_that_help_right_after_enter():
@@ -94,17 +102,42 @@ def test_every_screen_names_help_palette_and_the_key_that_leaves_at_any_width(na
     assert [hint.keys for hint in right] == ["?", ":", "q"]
     assert all(hint.action for hint in right)
     assert sum(styled.cells(hint_pieces(hint)) for hint in [*left, *right]) <= width
+    assert width < 80 or all(hint.label for hint in [*left, *right]), "no key is without its word"
 
 
-def test_an_action_has_one_word_at_any_width_and_the_help_says_how_many_were_left_out():
+def test_beside_a_sentence_no_key_is_without_its_word():
+    ends = [Hint("?", "Help"), Hint(":", "Palette"), Hint("q", "Quit")]
+    assert [hint.label for hint in ends_beside(53, ends, 80)] == ["Help", "Palette", "Quit"]
+    assert [hint.label for hint in ends_beside(54, ends, 80)] == ["Help", "Quit"]
+    assert [hint.label for hint in ends_beside(65, ends, 80)] == ["Help"]
+    assert ends_beside(75, ends, 80) == [], "the end of the sentence may be a path"
+
+
+def test_an_action_has_one_word_at_any_width_and_those_of_the_right_end_stay_longest():
     whole = sum(styled.cells(hint_pieces(hint)) for hint in [*LONG, *ENDS])
     assert line_of(LONG, ENDS, whole).endswith(" e does eeee  ? Help  q Quit ")
-    assert line_of(LONG, ENDS, whole - 1).endswith(" e does eeee  ?  q Quit ")
-    assert line_of(LONG, ENDS, 55) == " a does aaaa  b does bbbb  c does cccc  ? 2 more  q "
-    assert line_of(LONG * 2, ENDS, 103).endswith(" a does aaaa  ? 4 more  q Quit ")
-    assert line_of(LONG * 2, ENDS, 75).endswith(" d does dddd  ? 6 more  q Quit "), "no mute key"
-    assert line_of(LONG, ENDS, 30) == " a does aaaa  ? 4 more  q "
-    assert line_of(LONG, ENDS, 15) == " ? 5 more  q "
+    assert line_of(LONG, ENDS, whole - 1).endswith(" d does dddd  ? Help  q Quit ")
+    assert line_of(LONG, ENDS, 55) == " a does aaaa  b does bbbb  c does cccc  ? Help  q Quit "
+    assert line_of(LONG, ENDS, 30) == " a does aaaa  ? Help  q Quit "
+    assert line_of(LONG, ENDS, 15) == " ? Help  q "
+    assert line_of(LONG, ENDS, 10) == " ?  q "
+
+
+def test_a_trace_of_the_gpu_is_offered_only_where_a_trainer_uses_one():
+    host = views.host_of(jobs.ranks())
+    source: Any = SimpleNamespace(capabilities=SimpleNamespace(why_not=lambda action: ""))
+
+    def why(cuda: bool) -> str:
+        trainers = tuple(
+            replace(one, definition=replace(one.definition, cuda=cuda)) for one in host.trainers
+        )
+        session: Any = SimpleNamespace(
+            replay=None, settings=Settings(), host=replace(host, trainers=trainers)
+        )
+        return why_not(session, "look", source, away=False, heard=True)
+
+    assert why(cuda=True) == ""
+    assert why(cuda=False) == "no trainer here uses CUDA yet: there is no GPU to trace"
 
 
 def test_what_would_only_say_why_not_is_left_out_and_time_leads_where_the_screen_stands_still():

@@ -242,7 +242,7 @@ def test_an_entry_has_its_action_and_words(name):
 
 def test_states_are_those_that_a_screen_can_be_in(tmp_path):
     named = {key.when for key in KEYS["SnapshotScreen"] if key.when}
-    assert named <= {*VIEWS, "files", "compared", "devices", "finding"}
+    assert named <= {*VIEWS, "files", "compared", "devices", "finding", "rows"}
     screen = SnapshotScreen(tmp_path / "none.pickle")
     screen._view = "diff"
     assert "files" in screen.key_states()

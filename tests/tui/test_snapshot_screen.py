@@ -20,8 +20,11 @@ from gpuscope.snapshot.reader import open_snapshot
 from gpuscope.text import styled
 from gpuscope.tui.app.file_app import FileApp
 from gpuscope.tui.charts.moments import Band, MomentChart
+from gpuscope.tui.shell.footer import screen_hints
+from gpuscope.tui.shell.keymap import keys_of
 from gpuscope.tui.snapshot.first_page import map_lines, what_to_do
 from gpuscope.tui.snapshot.rows import MapBar, map_legend
+from gpuscope.tui.snapshot.screen import SnapshotScreen
 from gpuscope.tui.snapshot.source import MOST_BYTES, Source, read_source, source_lines
 from gpuscope.tui.theme import ASCII, MONOCHROME, THEMES, UNICODE, Tokens
 from tests.snapshot import synthetic
@@ -402,3 +405,10 @@ def test_the_text_under_a_map_that_is_cut_ends_with_a_whole_item_and_a_mark() ->
             if "by size" in "".join(shown) and shown[-1].endswith("…"):
                 said = " ".join(shown).split("by size")[1]
                 assert {one.strip(" …") for one in said.split(",")} - {""} <= items, shown
+
+
+def test_the_line_of_a_snapshot_says_that_its_list_moves():
+    keys = keys_of(SnapshotScreen)
+    going = [hint.keys for hint in screen_hints(keys, ("stacks", "rows"))]
+    assert going[:3] == ["1–5", "j k", "Enter"]
+    assert "j k" not in [hint.keys for hint in screen_hints(keys, ("map",))], "nothing is read yet"

@@ -226,7 +226,7 @@ async def test_a_trainer_on_the_cpu_has_no_gpu_to_look_at():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "after the first 10 s of steps", "w Work")
         await pilot.press("l")
-        await until(pilot, "does not use CUDA yet", "no GPU to")
+        await until(pilot, "no trainer here uses CUDA yet", "no GPU to", absent="l GPU trace")
 
 
 @in_loop

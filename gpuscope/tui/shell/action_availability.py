@@ -22,6 +22,7 @@ READONLY = (
 )
 NO_SOURCE = "no host is connected yet"
 NO_TRAINER = "no trainer with a probe runs here"
+NO_TRACE = "no trainer here uses CUDA yet: there is no GPU to trace"
 LIVE = "live"
 """What a key of a screen needs that asks a process or its host and is no action of the tabs."""
 ONLY_LIVE = "only a live trainer answers this, not a recording"
@@ -120,9 +121,14 @@ def _why_not_ask(session: SessionState, action: str, source: Source | None) -> s
         return NO_SOURCE
     if not _has_trainers(session):
         return NO_TRAINER
+    if action == "look" and not _has_trainers(session, on_gpu=True):
+        return NO_TRACE
     return source.capabilities.why_not(action)
 
 
-def _has_trainers(session: SessionState) -> bool:
+def _has_trainers(session: SessionState, on_gpu: bool = False) -> bool:
     host = session.host
-    return host is not None and any(trainer.gone is None for trainer in host.trainers)
+    return host is not None and any(
+        trainer.gone is None and (trainer.definition.cuda or not on_gpu)
+        for trainer in host.trainers
+    )

@@ -2,7 +2,7 @@
 
 The screen's own keys stand at the left, the most important first, and the three keys that act
 everywhere at the right: help, palette, and leaving. An action has one word at any width: where
-there is little room, keys are left out, and the key of the help says how many were.
+there is little room, keys are left out; the help has them.
 """
 
 from __future__ import annotations
@@ -51,10 +51,8 @@ FIRST = {
 """Tab → what one comes there for, which stands before all else; elsewhere it is what the order of
 the registry puts first.
 """
-FIRST_KEYS, FEWEST_KEYS = 6, 4
-"""Of the keys at the left: so many are named before the words of those at the right, and so many
-before the word of the one that leaves.
-"""
+FEWEST_KEYS = 3
+"""So many of the keys at the left are named before the words of those at the right."""
 IN_A_HANG = ("open", "stacks", "signal")
 """What one needs first on the Overview while a job hangs."""
 STANDING = {"pause": "Now", "replay_back": "10 s", "far_back": "5 min"}
@@ -154,17 +152,17 @@ def fitted(own: Sequence[Hint], ends: Sequence[Hint], width: int) -> tuple[list[
 
     The last keys of the left go before the words of the right, which are those of all screens, but
     not the first keys: before these the right loses its words, that of the key that leaves last.
+    A terminal of 80 columns has room for all of these words.
     """
     short = [hint._replace(label="") for hint in ends]
-    for right, least in (
-        (list(ends), FIRST_KEYS),
+    for shown, least in (
+        (list(ends), FEWEST_KEYS),
         ([*short[:-1], *ends[-1:]], FEWEST_KEYS),
         (short, 0),
     ):
-        left, shown = list(own), right
+        left = list(own)
         while len(left) > least and _cells(left) + _cells(shown) > width:
             del left[-1]
-            shown = _with_count(right, ends, len(own) - len(left))
         if _cells(left) + _cells(shown) <= width:
             break
     for at, hint in enumerate(shown):  # the words that have room all the same
@@ -176,13 +174,14 @@ def fitted(own: Sequence[Hint], ends: Sequence[Hint], width: int) -> tuple[list[
 def ends_beside(taken: int, ends: Sequence[Hint], width: int) -> list[Hint]:
     """Return the right end beside a sentence of so many cells, which may need their labels.
 
-    There is none beside a sentence that fits into the line only without it: the end of it may
-    be the path of a file.
+    The palette goes first, then the key that leaves: a key without its word says little. Beside
+    a sentence that has no room for the help either there is none, since the end of it may be the
+    path of a file; a sentence that is cut anyway leaves the keys alone.
     """
-    if taken + _cells(ends) <= width:
-        return list(ends)
-    short = [hint._replace(label="") for hint in ends]
-    return short if taken + _cells(short) <= width or taken > width else []
+    for shown in (list(ends), [*ends[:1], *ends[2:]], list(ends[:1])):
+        if taken + _cells(shown) <= width:
+            return shown
+    return [hint._replace(label="") for hint in ends] if taken > width else []
 
 
 def beside(taken: int, own: Sequence[Hint], ends: Sequence[Hint], width: int) -> list[Hint]:
@@ -191,17 +190,6 @@ def beside(taken: int, own: Sequence[Hint], ends: Sequence[Hint], width: int) ->
     while left and taken + _cells(left) + _cells(ends) > width:
         del left[-1]
     return left
-
-
-def _with_count(right: Sequence[Hint], ends: Sequence[Hint], left_out: int) -> list[Hint]:
-    """Return the right end whose help says how many keys are not named."""
-    if not left_out:
-        return list(right)
-    help_action = next((hint.action for hint in ends if hint.label.casefold() == "help"), None)
-    return [
-        hint._replace(label=f"{left_out} more") if hint.action == help_action else hint
-        for hint in right
-    ]
 
 
 def hint_pieces(hint: Hint) -> Line:

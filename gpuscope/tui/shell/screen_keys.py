@@ -294,8 +294,9 @@ KEYS: dict[str, tuple[Key, ...]] = {
             20,
             "1–5",
         ),
+        MOVE_ROWS._replace(footer=22, when="rows", via="LiveTable"),
         one("v,tab", "next_view", "View", "the view after this one"),
-        one("y", "copy", "Copy", "the first command of the fix", 25, when="finding"),
+        one("y", "copy", "Copy", "the first command of the fix", 35, when="finding"),
         one(
             "enter",
             "select",

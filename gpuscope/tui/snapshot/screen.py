@@ -300,6 +300,8 @@ class SnapshotScreen(FullScreen):
 
     def key_states(self) -> Collection[str]:
         states = {self._view}
+        if self._device is not None:
+            states.add("rows")
         if self._cure.display:
             states.add("finding")
         if self._view == "diff":
