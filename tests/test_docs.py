@@ -16,6 +16,8 @@ from gpuscope.cli import main as cli
 from gpuscope.config import Settings
 from gpuscope.exit_status import ExitStatus
 from gpuscope.model.alerts_settings import AlertSettings
+from gpuscope.tui.shell.actions import ACTIONS
+from gpuscope.tui.shell.keymap import key_text
 from tests.fakes.cases import each
 
 ROOT = Path(__file__).parent.parent
@@ -199,3 +201,46 @@ def test_the_commands_in_the_blocks_of_a_page_have_verbs_and_options_that_exist(
             import_module(cli.module_of(verb, word)).add_arguments(parser)
             known = {option for action in parser._actions for option in action.option_strings}
             assert options <= known, line
+
+
+TAB_OF = {"Everywhere": "overview", "A trainer": "doctor"}
+"""The tabs on which keys act that the page does not list below a tab."""
+
+
+COMMON = {"the", "to", "in", "of", "and", "or", "it", "as"}
+"""Words that say nothing of what a key does."""
+
+
+def keys_of_the_page() -> list[tuple[str, str, str]]:
+    """Return each (tab, key, words) of the lists of keys on the page on commands."""
+    found = []
+    for head, rows in re.findall(
+        r"^- \*\*([\w ]+)\*\*: (.*(?:\n  .*)*)", section(COMMANDS, "Keys"), re.M
+    ):
+        for entry in re.split(r"\s·\s+", rows):
+            names, words = re.findall(r"^((?:`[^`]+`(?: to)? )*)([^·]*)", entry)[0]
+            tab = TAB_OF.get(head, head.lower())
+            found += [(tab, name, words) for name in re.findall(r"`([^`]+)`", names)]
+    return found
+
+
+@each("entry", keys_of_the_page())
+def test_a_key_of_the_page_on_commands_does_what_the_page_says(entry):
+    """By the registry: a word of the page is one of those that the action itself has."""
+    tab, key, words = entry
+    said = {word[:4] for word in re.findall(r"[a-z]{2,}", words.lower())}
+    does = [
+        f"{action.label} {action.help} {'tabs' if key.isdigit() else ''}".lower()
+        for action in ACTIONS
+        if key in map(key_text, action.keys) and action.applies(tab)
+    ]
+    assert does, f"{key} does nothing on the tab {tab}"
+    known = {word[:4] for text in does for word in re.findall(r"[a-z]{2,}", text)}
+    assert said & known - COMMON, does
+
+
+@each("page", GUIDES)
+def test_a_key_that_a_guide_names_is_one_of_the_program(page):
+    known = {key_text(key) for action in ACTIONS for key in action.keys}
+    for named in re.findall(r"\b[Kk]ey `([^`]{1,6})`", page.read_text()):
+        assert named in known or named == "gpuscope", f"{page.name}: {named}"
