@@ -11,7 +11,7 @@ from textual.strip import Strip
 
 from gpuscope.text.units import GIB
 from gpuscope.tui.charts.axes import Heights
-from gpuscope.tui.charts.line import LineChart, Series
+from gpuscope.tui.charts.line import AXIS_HEIGHT, LineChart, Series
 from gpuscope.tui.charts.moments import Band, MomentChart
 from gpuscope.tui.charts.stacked import Layer, StackedChart, TimeChart
 from gpuscope.tui.theme import MONOCHROME, THEMES, UNICODE, Tokens
@@ -57,8 +57,9 @@ def test_a_line_at_the_value_of_a_tick_is_in_the_row_of_the_tick() -> None:
                 chart.show([Series("", "accent", SECONDS, [value] * 121)], 60, low, high)
                 strips = chart.paint(60, height, tokens)
                 assert row_of_the_newest(strips, braille) == row, (low, high, height, value)
-            plot = [at for at, strip in enumerate(strips) if re.search("[┤│]", strip.text)]
+            plot = [at for at, strip in enumerate(strips) if re.search("[┤│└]", strip.text)]
             assert (ticks[0], ticks[-1]) == (plot[-1], plot[0]), "the ends are at the edges"
+            assert ("└" in strips[ticks[0]].text) == (height >= AXIS_HEIGHT), "0 is the axis"
 
     run(Both, body, 80, 60)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from rich.color import Color as RichColor
+from rich.segment import Segment
 from textual.app import App, ComposeResult
 from textual.geometry import Size
 from textual.pilot import Pilot
@@ -231,7 +234,7 @@ def test_a_line_is_between_the_ticks_that_its_value_is_between() -> None:
                 ticks, drawn = {}, None
                 strips = chart.paint(60, height, theme.Tokens.of(pilot.app))
                 for above, strip in enumerate(strips):
-                    if label := re.match(r" *(\d+)┤", strip.text):
+                    if label := re.match(r" *(\d+)[┤└]", strip.text):
                         ticks[float(label[1])] = -above - 0.5
                     dots = ord(strip.text.rstrip()[-1:] or " ") - 0x2800
                     if dots > 0:
@@ -259,9 +262,9 @@ def test_what_is_unknown_since_its_last_reading_is_drawn_so_and_what_ended_is_no
             chart.show(series, 60, 0, 100, now=60.0)
             await pilot.pause()  # type: ignore[attr-defined]
             rows = text(app).splitlines()
-            lowest = next(at for at, row in enumerate(rows) if " 0┤" in row)
-            assert "┄" not in rows[lowest], "it would be a value"
-            return rows[lowest + 1]
+            lowest = next(at for at, row in enumerate(rows) if " 0└" in row)
+            assert "┄" not in rows[lowest - 1], "it would be a value"
+            return rows[lowest]
 
         lost = Series("GPU 1", "series1", seconds, [50.0] * 60 + [None] * 61)
         assert (await bottom(lost)).count("┄") in (32, 33), "half of the axis, but for its ticks"
@@ -324,3 +327,43 @@ def test_showing_the_same_again_sends_nothing_to_the_terminal() -> None:
         assert asked == []
 
     run(One, body, 70, 16)
+
+
+def test_a_single_line_stands_on_its_area_where_the_axis_begins_at_0() -> None:
+    def body_of(look: theme.Tokens) -> Callable[[Pilot[None]], Awaitable[None]]:
+        async def body(pilot: Pilot[None]) -> None:
+            chart, tokens = pilot.app.query_one(LineChart), look.on(RichColor.parse("#101010"))
+            half, seconds = Series("x", "series1", range(61), [50.0] * 61), range(61)
+            tint, area = tokens.tint("series1"), tokens.glyphs.area
+
+            def cells(y_min: float, *series: Series) -> list[list[Segment]]:
+                chart.show(series, 60, y_min, 100)
+                return [[*strip] for strip in chart.paint(40, 12, tokens)]
+
+            def filled(rows: list[list[Segment]]) -> int:
+                parts = [part for row in rows for part in row]
+                if tint is None:
+                    return sum(part.text.count(area) for part in parts)
+                return sum(len(part.text) for part in parts if part.style.bgcolor == tint)
+
+            rows = cells(0.0, half)
+            assert 4 * 36 <= filled(rows) <= 5 * 36, "below the line only"
+            assert not filled(cells(20.0, half)), "above another value it would look like all of it"
+            other = Series("y", "series2", seconds, [90.0] * 61)
+            assert not filled(cells(0.0, half, other)), "lines cross areas"
+
+        return body
+
+    for look in (theme.Tokens(theme.THEMES[0]), theme.Tokens(theme.THEMES[0], monochrome=True)):
+        run(One, body_of(look), 60, 20)
+
+
+def test_a_value_of_0_is_on_the_line_of_the_axis() -> None:
+    async def body(pilot: Pilot[None]) -> None:
+        chart, tokens = pilot.app.query_one(LineChart), theme.Tokens.of(pilot.app)
+        chart.show([Series("x", "series1", range(61), [0.0] * 61)], 60, 0, 100)
+        *plot, axis, _ = (strip.text for strip in chart.paint(40, 12, tokens))
+        assert re.match(r" *0└⠒+", axis)
+        assert not set("".join(plot)) & set(map(chr, range(0x2801, 0x2900)))
+
+    run(One, body, 60, 20)

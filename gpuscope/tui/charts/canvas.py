@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ...text.styled import Line, merged
 from .axes import Heights
@@ -20,6 +21,7 @@ they are while the line moves.
 """
 _DOTS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
 """The bit of a dot in its character, by row from below and column."""
+LOWER_HALF = sum(left | right for left, right in _DOTS[:2])
 _BLANK = 0x2800
 PASSED = 8
 """Dots that a line of dashes passes without drawing them are kept so many bits higher."""
@@ -32,6 +34,18 @@ HALF_A_DOT = 1 / 8
 """In rows: the middle of the lowest dots lies so far above the lower edge."""
 
 Place = tuple[int, int]
+
+
+class Area(NamedTuple):
+    """How the area below a line is drawn: in a tint of its colour, or without one in a glyph."""
+
+    glyph: str
+    foot: str = ""
+    """The upper half of a cell, in which a tinted area stands on an axis below the plot."""
+
+    @property
+    def tinted(self) -> bool:
+        return self.glyph == " "
 
 
 class Canvas:
@@ -135,16 +149,40 @@ class Canvas:
                 found |= dots[place] & free
         return found
 
-    def pieces(self, blank: str) -> list[Line]:
+    def pieces(self, blank: str, area: Area | None = None, base: int = 0) -> list[Line]:
         """Return the rows from the top, each of ``columns`` cells.
 
-        What nobody drew on is blank, of token ``blank``.
+        What nobody drew on is blank, of token ``blank``. With an ``area`` that is what lies below
+        the first line, down to row ``base`` from the bottom.
         """
         rows = [[(" ", blank)] * self.columns for _ in range(self.rows)]
+        filled = self._area() if area is not None else {}
+        tint = f"light {self._lines[0][0]}" if filled else ""
+        if area is not None and filled:
+            under = (" ", f"text on {tint}") if area.tinted else (area.glyph, "faint")
+            for x, (top, _) in filled.items():
+                for y in range(base, top):
+                    rows[self.rows - 1 - y][x] = under
+                if base and area.foot and top >= base:
+                    rows[self.rows - base][x] = (area.foot, tint)
         for (x, y), lines in self._sharing().items():
             if 0 <= x < self.columns and 0 <= y < self.rows:
                 token, marker, _ = self._lines[lines[0]]
                 dots = self._dots_of((x, y), lines)
                 glyph = (chr(_BLANK | dots) if dots else " ") if marker in DASHES else marker
+                if area is not None and area.tinted and x in filled and base <= y < sum(filled[x]):
+                    token = f"{token} on {tint}"
                 rows[self.rows - 1 - y][x] = (glyph, token)
         return [merged(row) for row in rows]
+
+    def _area(self) -> dict[int, tuple[int, bool]]:
+        """Return how many rows lie below the first line in each of its columns.
+
+        With it stands whether the row of the line belongs to them, as its dots are in the upper
+        half of it.
+        """
+        lowest: dict[int, tuple[int, bool]] = {}
+        for (x, y), dots in self._lines[0][2].items() if self._lines else ():
+            if 0 <= x < self.columns and (x not in lowest or y < lowest[x][0]):
+                lowest[x] = y, not (dots | dots >> PASSED) & LOWER_HALF
+        return lowest

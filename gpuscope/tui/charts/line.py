@@ -17,6 +17,7 @@ from ..theme import Tokens
 from . import plotext_adapter as adapter
 from .axes import even_ticks, label_of, nice_step, time_ticks, value_ticks
 from .bins import Bins, first_at
+from .canvas import Area
 from .strips import TimedChart, empty_strips, strip_of
 
 
@@ -49,7 +50,8 @@ LEAST_SPAN = 1e-3
 class LineChart(TimedChart):
     """Lines over the last seconds, or over steps.
 
-    Series that run through the same cells take turns in them. The legend is the subtitle.
+    Series that run through the same cells take turns in them. A single one stands on its area. The
+    legend is the subtitle.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -102,19 +104,19 @@ class LineChart(TimedChart):
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         if not self._known or width < 12 or height < 2:
             return empty_strips(self._empty, width, height, tokens)
-        frame, above = self._frame(width, height - (2 if height >= AXIS_HEIGHT else 1))
+        frame, above = self._frame(width, height)
         glyphs = tokens.glyphs
         lines = [
             adapter.PlottedLine(one.token, glyphs.line(i)[0], one.seconds, one.values)
             for i, one in enumerate(self._series)
         ]
         unknown = glyphs.unknown if self._x == "time" else ""
-        drawn = adapter.draw(lines, frame, width, height - above, unknown)
+        drawn = adapter.draw(lines, frame, width, height - above, unknown, self._area(tokens))
         blank: list[Line] = [[]] * above
         return [strip_of(line, width, tokens) for line in (*blank, *drawn)]
 
-    def _frame(self, width: int, rows: int) -> tuple[adapter.Axes, int]:
-        """Return the axes of a plot of ``rows``, and how many of these stay blank above it."""
+    def _frame(self, width: int, height: int) -> tuple[adapter.Axes, int]:
+        """Return the axes of a chart of so many rows, and how many stay blank above its plot."""
         start, end = self._start, self._now
         # whole columns on the clock, so that the picture moves and does not shimmer
         if self._scrolls:
@@ -128,10 +130,21 @@ class LineChart(TimedChart):
                 for before, label in time_ticks(end - start, width - MARGIN, self._clock)
             ]
         low, high = self._low, self._high
-        y_ticks, taken = even_ticks(low, high, rows - 1, self._shares)
-        x_axis = rows + 2 >= AXIS_HEIGHT
-        frame = adapter.Axes(start, end, low, high, x_ticks, y_ticks, x_axis)
-        return frame, rows - 1 - taken
+        x_axis = height >= AXIS_HEIGHT
+        most = height - 2  # from the lowest value, on the axis or in the lowest row, to the top
+        y_ticks, taken = even_ticks(low, high, most, self._shares)
+        return adapter.Axes(start, end, low, high, x_ticks, y_ticks, x_axis), most - taken
+
+    def _area(self, tokens: Tokens) -> Area | None:
+        """Return how the area below a line is drawn that is the only one and stands on 0.
+
+        Above another value it would look like all of it.
+        """
+        if len(self._series) != 1 or self._low != 0:
+            return None
+        if tokens.tint(self._series[0].token) is None:
+            return Area(tokens.glyphs.area)
+        return Area(" ", tokens.glyphs.upper if tokens.glyphs.eighths else "")
 
 
 def values_between(series: Sequence[Series], start: float, end: float) -> list[float]:

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from ...text.styled import Line, Piece
+from ...text.styled import Line, Piece, merged
 from .axes import Heights, mark_unknown
 from .bins import Bins, first_at, hold_seconds
-from .canvas import Canvas
+from .canvas import Area, Canvas
 
 MAX_RUNS = 64
 """Unbroken pieces of one series that are drawn; beyond, the oldest go."""
@@ -153,35 +153,52 @@ def draw(
     width: int,
     height: int,
     unknown: str = "",
+    area: Area | None = None,
 ) -> list[Line]:
     """Return the chart with its axes as ``height`` lines of pieces, each ``width`` cells.
 
-    Where nothing is known any more, the axis (without one, the lowest row) consists of
-    ``unknown``: a line in the plot would be a value.
+    The line of the time axis is the lowest value, and what has it is drawn there. With an ``area``
+    the first line stands on it. Where nothing is known any more, the axis (without one, the lowest
+    row) consists of ``unknown``: a line in the plot would be a value.
     """
     around = _around(frame, width, height)
     margin = margin_of(frame.y_ticks)
     columns = max(width - margin, 1)
     rows = height - frame.x_axis - bool(frame.x_ticks)
-    canvas, heights = Canvas(columns, rows), Heights(frame.y_low, frame.y_high, rows)
+    under = int(frame.x_axis)
+    canvas = Canvas(columns, rows + under)
+    heights = Heights(frame.y_low, frame.y_high, rows + under)
     for line in lines:
         canvas.begin(line.token, line.marker)
         for xs, ys in runs_of(line, frame, columns):
             canvas.add(*canvas.placed(xs, ys, frame.x_low, frame.x_high, heights))
     if width <= margin or rows <= 0:
         return [list(pieces) for pieces in around]
-    painted = canvas.pieces("faint")
-    ticks = {rows - 1 - heights.row(value): label for value, label in frame.y_ticks}
-    drawn = [
-        [(ticks.get(y, "").rjust(margin - 1) + ("┤" if y in ticks else "│"), "faint"), *painted[y]]
-        if y < rows
-        else list(pieces)
-        for y, pieces in enumerate(around)
-    ]
+    painted = canvas.pieces("faint", area, under)
+    ticks = {rows - 1 + under - heights.row(value): label for value, label in frame.y_ticks}
+    drawn = []
+    for y, pieces in enumerate(around):
+        side = ticks.get(y, "").rjust(margin - 1)
+        if y < rows:
+            drawn.append([(side + ("┤" if y in ticks else "│"), "faint"), *painted[y]])
+        elif y < rows + under:
+            axis = "".join(text for text, _ in pieces)[margin:].ljust(columns)
+            drawn.append([(side + "└", "faint"), *_on_axis(axis, painted[y])])
+        else:
+            drawn.append(list(pieces))
     if unknown and (found := _unknown_columns(lines, frame, columns)):
         base = rows if frame.x_axis else rows - 1
         drawn[base] = mark_unknown(drawn[base], {margin + column for column in found}, unknown)
     return drawn
+
+
+def _on_axis(axis: str, line: Line) -> Line:
+    """Return the axis with what is drawn on it: a line at its lowest value, and an area's feet."""
+    cells = [(char, spec) for text, spec in line for char in text]
+    return merged(
+        (char, spec) if char != " " else (mark, "faint")
+        for mark, (char, spec) in zip(axis, cells, strict=False)
+    )
 
 
 def margin_of(ticks: Sequence[tuple[float, str]]) -> int:
