@@ -28,6 +28,7 @@ from gpuscope.tui.charts.axes import (
     value_ticks,
 )
 from gpuscope.tui.charts.line import LARGEST, LineChart, Series, limits, values_between
+from gpuscope.tui.charts.near_lines import Curve, Joined, join
 from tests.tui.snapshots import grid, run, text
 
 
@@ -367,3 +368,67 @@ def test_a_value_of_0_is_on_the_line_of_the_axis() -> None:
         assert not set("".join(plot)) & set(map(chr, range(0x2801, 0x2900)))
 
     run(One, body, 60, 20)
+
+
+def test_lines_that_are_near_each_other_are_one_until_they_part() -> None:
+    seconds = range(61)
+    wave = [500.0 + 100 * math.sin(n / 9) for n in seconds]
+    one = Series("GPU 0", "series1", seconds, wave)
+    near = Series(
+        "GPU 1",
+        "series4",
+        seconds,
+        [value + (-1) ** n * 9 for n, value in zip(seconds, wave, strict=True)],
+    )
+    leaves = Series("GPU 1", "series4", seconds, [*wave[:55], *[50.0] * 6])
+    far = Series("GPU 1", "series4", seconds, [value - 200 for value in wave])
+
+    async def body(pilot: Pilot[None]) -> None:
+        chart, tokens = pilot.app.query_one(LineChart), theme.Tokens.of(pilot.app)
+
+        def shown(*series: Series) -> tuple[str, set[object]]:
+            chart.show(series, 60, 0, 700)
+            strips = chart.paint(60, 16, tokens)
+            inks = {
+                part.style.color
+                for strip in strips
+                for part in strip
+                if part.style and set(part.text) & set(map(chr, range(0x2801, 0x2900)))
+            }
+            return "".join(text for text, _ in chart._subtitle), inks
+
+        colours = [tokens.style(name).color for name in ("series1", "series4")]
+        legend, inks = shown(one, near)
+        assert (legend, inks) == ("━ GPU 0 ≈ GPU 1", {colours[0]})
+        legend, inks = shown(one, leaves)
+        assert (legend, inks) == ("━ GPU 0 ≈  ━ GPU 1", {*colours}), "where it leaves it is drawn"
+        legend, inks = shown(one, far)
+        assert (legend, inks) == ("━ GPU 0  ━ GPU 1", {*colours})
+        legend, inks = shown(one, far, Series("GPU 2", "series3", seconds, near.values))
+        assert (legend, inks) == ("━ GPU 0 ≈ GPU 2  ━ GPU 1", {*colours})
+        short = Series("GPU 1", "series4", seconds[50:], wave[50:])
+        legend, _ = shown(one, short)
+        assert legend == "━ GPU 0  ━ GPU 1", "one that is known for a moment only stays itself"
+
+    run(One, body, 74, 20)
+
+
+def test_a_line_that_has_been_one_with_another_stays_it_a_little_longer() -> None:
+    """Else the legend would change with every reading."""
+    flat = Curve(range(61), [50.0] * 61)
+    parts = Curve(range(61), [50.0] * 43 + [90.0] * 18)
+    apart = join([flat, parts], 0.0, 60.0, 100.0, Joined({}, {}))
+    assert apart == Joined({}, {})
+    still = join([flat, parts], 0.0, 60.0, 100.0, Joined({1: 0}, {}))
+    assert still.followers == {1: 0}
+    assert still.apart[1] == [None] * 42 + [50.0] + [90.0] * 18
+
+
+@given(lines=st.lists(st.lists(numbers, max_size=20), max_size=4), height=st.floats(1e-3, 1e30))
+def test_no_readings_break_the_comparison_of_lines(
+    lines: list[list[float | None]], height: float
+) -> None:
+    curves = [Curve(range(len(values)), values) for values in lines]
+    joined = join(curves, 0.0, 20.0, height, Joined({}, {}))
+    assert all(first < number for number, first in joined.followers.items())
+    assert all(first not in joined.followers for first in joined.followers.values())

@@ -10,6 +10,7 @@ import importlib.util
 import re
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -474,7 +475,13 @@ async def test_the_axis_of_a_growing_curve_stays_while_the_curve_grows_into_it(p
             runs._record(lab_data.step(n, 1.0 + 1 / n))
             app.main.refresh_all()
             screen = await until(pilot, f"{n:,}/5,000")
-            axes.update(line[-76:] for line in screen.splitlines() if "└" in line and "┬" in line)
+            lines = [line[-76:] for line in screen.splitlines()]
+            # the curve stands on the axis, whose labels are below it
+            axes.update(
+                (re.sub("[─┬▀]", "", line), labels)
+                for line, labels in pairwise(lines)
+                if "0└" in line
+            )
         assert 1 <= len(axes) <= 3, axes
 
 

@@ -13,11 +13,12 @@ from typing import Any, Literal
 from textual.strip import Strip
 
 from ...text.styled import Line
-from ..theme import Tokens
+from ..theme import Glyphs, Tokens
 from . import plotext_adapter as adapter
 from .axes import even_ticks, label_of, nice_step, time_ticks, value_ticks
 from .bins import Bins, first_at
 from .canvas import Area
+from .near_lines import Curve, Joined, join
 from .strips import TimedChart, empty_strips, strip_of
 
 
@@ -50,8 +51,9 @@ LEAST_SPAN = 1e-3
 class LineChart(TimedChart):
     """Lines over the last seconds, or over steps.
 
-    Series that run through the same cells take turns in them. A single one stands on its area. The
-    legend is the subtitle.
+    Of series that are near each other most of the time one is drawn, and the others where they
+    leave it. Where other series run through the same cells they take turns in them. A single one
+    stands on its area. The legend is the subtitle.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -63,6 +65,9 @@ class LineChart(TimedChart):
         self._known = False
         self._shares = False
         self._x: Literal["time", "steps"] = "time"
+        self._places: list[int] = []
+        """What number each series has in the legend."""
+        self._joined = Joined({}, {})
 
     def show(
         self,
@@ -81,9 +86,12 @@ class LineChart(TimedChart):
         ``x="steps"`` the ``seconds`` are step numbers and the axis names them.
         ``clock`` is the wall clock at ``now`` where that is not this moment.
         """
-        self._series = tuple(
-            one for one in series if one.seconds and math.isfinite(one.seconds[-1])
-        )
+        shown = {
+            at: one
+            for at, one in enumerate(series)
+            if one.seconds and math.isfinite(one.seconds[-1])
+        }
+        self._series = tuple(shown.values())
         self._x, self._scrolls, self._clock = x, window_seconds is not None, clock
         self._shares = y_min == 0 and y_max is not None
         newest = max((one.seconds[-1] for one in self._series), default=0.0)
@@ -95,20 +103,45 @@ class LineChart(TimedChart):
         self._known = bool(seen)
         self._low, self._high, beyond = limits(seen, y_min, y_max)
         glyphs = self.tokens.glyphs
-        entries = [(glyphs.line(i)[1], one.token, one.label) for i, one in enumerate(series)]
+        curves = [Curve(one.seconds, one.values) for one in self._series]
+        height = self._high - self._low
+        self._joined = join(curves, self._start, self._now, height, self._joined)
+        self._places = list(shown)
+        entries = self._entries(series, self._places, glyphs)
         if beyond is not None:
             entries.append((glyphs.bad, "warn", f"up to {label_of(beyond, 1)}"))
         self.legend(entries)
         self.repaint()
+
+    def _entries(
+        self, series: Sequence[Series], places: Sequence[int], glyphs: Glyphs
+    ) -> list[tuple[str, str, str]]:
+        """Return the legend of the lines; ``places`` are those of the ones that are drawn."""
+        near, apart = self._joined
+        order: dict[int, list[int]] = {at: [at] for at in range(len(series))}
+        for number, first in near.items():  # each after the one that it is near to
+            order[places[first]] += order.pop(places[number])
+        entries = []
+        for first, others in order.items():
+            parted = [at for at in others[1:] if places.index(at) in apart]
+            names = [series[at].label for at in others if at not in parted]
+            label = f" {glyphs.about} ".join(names) + f" {glyphs.about}" * bool(parted)
+            entries.append((glyphs.line(first)[1], series[first].token, label))
+            entries += [(glyphs.line(at)[1], series[at].token, series[at].label) for at in parted]
+        return entries
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         if not self._known or width < 12 or height < 2:
             return empty_strips(self._empty, width, height, tokens)
         frame, above = self._frame(width, height)
         glyphs = tokens.glyphs
+        near, apart = self._joined
         lines = [
-            adapter.PlottedLine(one.token, glyphs.line(i)[0], one.seconds, one.values)
+            adapter.PlottedLine(
+                one.token, glyphs.line(self._places[i])[0], one.seconds, apart.get(i, one.values)
+            )
             for i, one in enumerate(self._series)
+            if i in apart or i not in near
         ]
         unknown = glyphs.unknown if self._x == "time" else ""
         drawn = adapter.draw(lines, frame, width, height - above, unknown, self._area(tokens))
@@ -140,7 +173,7 @@ class LineChart(TimedChart):
 
         Above another value it would look like all of it.
         """
-        if len(self._series) != 1 or self._low != 0:
+        if len(self._series) - len(self._joined.followers) != 1 or self._low != 0:
             return None
         if tokens.tint(self._series[0].token) is None:
             return Area(tokens.glyphs.area)
