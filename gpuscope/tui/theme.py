@@ -225,14 +225,15 @@ MONOCHROME: Final = Glyphs(
     groove="·",
     tight="!",
     stall="□",  # a filled square disappears in the reverse video of an alarm
-    patterns={
+    dashes="━",  # across patterns a broken line would be one more of them
+    patterns={  # calm ones, that differ by weight
         "allocated": "█",
         "cached": "▒",
-        "outside": "▞",
-        "other": "░",
+        "outside": "░",
+        "other": "⠶",
         "driver": "╳",
         "series3": "▓",
-        "series5": "▚",
+        "series5": "⠿",
         "series6": "╱",
         "series7": "≡",
         "warn": "!",

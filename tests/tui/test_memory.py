@@ -478,8 +478,8 @@ async def test_without_colour_marks_and_layers_are_told_by_their_glyphs(monkeypa
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await until(pilot, "│eval", "▲", "△", "↻")
         assert "▒" in screen
-        assert "▞" in screen
-        assert "╌" in screen
+        assert "░" in screen
+        assert "━" in screen
         await check(pilot, "memory-mono")
 
 

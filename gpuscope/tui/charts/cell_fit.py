@@ -1,10 +1,9 @@
 """This module draws the cells of a stack, and moves its edges so that each shows what is in it.
 
 A cell has two colours, so it can show two layers; where the stack ends above it, the second
-colour is the empty ground, and it can show one. Without colour a cell shows one layer: where its
-halves differ, every other column shows the upper one. Edges are moved by as little as that takes,
-and no layer of an eighth of a cell or more is left out where it need not be, without colour none
-of half a cell.
+colour is the empty ground, and it can show one. Without colour a cell shows one layer, and all
+edges are edges of cells. They are moved by as little as that takes, and no layer of an eighth of a
+cell or more is left out where it need not be, without colour none of half a cell.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ TOO_FAR, LEFT_OUT, KEPT = 1000.0, 100.0, 1e6
 
 
 def in_whole_cells(glyphs: Glyphs) -> bool:
-    """Tell whether a cell belongs to one layer as a whole, so that columns show halves by turns."""
+    """Tell whether a cell belongs to one layer as a whole."""
     return bool(glyphs.patterns) or not glyphs.eighths
 
 
@@ -40,7 +39,7 @@ def fit_cells(edges: Edges, whole: bool = False, kept: str = "") -> Edges:
     """Return the nearest stack whose layers can all be drawn.
 
     In each full cell it has one edge at most, in a topmost cell that is not full it has none,
-    and with ``whole`` all edges are edges of half cells. A layer named ``kept`` is not left out.
+    and with ``whole`` all edges are edges of cells. A layer named ``kept`` is not left out.
     """
     layers, start = [], 0
     for end, token in edges:
@@ -68,8 +67,9 @@ def _can_be_drawn(ends: list[int]) -> bool:
 
 def _tops(top: int, whole: bool) -> list[int]:
     """Return where a stack may end, in eighths."""
-    if whole:
-        return [(top + HALF // 2) // HALF * HALF]
+    if whole:  # a cell more where each of the layers needs one
+        nearest = (top + HALF) // CELL * CELL
+        return [nearest, nearest + CELL]
     below, over = top - top % CELL, -(-top // CELL) * CELL
     return [top, over] if top - below >= ROUNDED_UP_FROM else [top]
 
@@ -104,8 +104,8 @@ def _placed(layers: list[tuple[int, int, str]], top: int, whole: bool, kept: str
 def _ends(end: int, top: int, whole: bool) -> set[int]:
     """Return where a layer that ends at ``end`` may be drawn to end."""
     if whole:
-        below = min(end, top) // HALF * HALF
-        return {below, min(below + HALF, top)}
+        below = min(end, top) // CELL * CELL
+        return {max(below - CELL, 0), below, min(below + CELL, top)}
     last = top - top % CELL  # above there is no second colour
     below = min(end, top) // CELL * CELL
     found = {below, min(below + CELL, top), top} if top - end <= CELL else {below, below + CELL}
@@ -129,12 +129,6 @@ def _cost(placed: Placed) -> float:
     return placed[0]
 
 
-def half_of(edges: Edges, bottom: int, glyphs: Glyphs) -> Piece:
-    """Return a cell that shows what lies ``bottom`` eighths above zero, and half a cell more."""
-    token = next((token for end, token in edges if end > bottom), "")
-    return (glyphs.fill(token), token) if token else (" ", "text")
-
-
 def cell_of(edges: Edges, bottom: int, glyphs: Glyphs) -> Piece:
     """Return the cell ``bottom`` eighths above zero, of a stack that fits into cells."""
     shares = [
@@ -146,7 +140,7 @@ def cell_of(edges: Edges, bottom: int, glyphs: Glyphs) -> Piece:
         return " ", "text"
     filled, token = shares[0]
     if in_whole_cells(glyphs):
-        return half_of(edges, bottom, glyphs)
+        return glyphs.fill(token), token
     if UNREAD in (named := [name for _, name in shares]):  # a texture, which is no ground
         token = max(shares)[1]
         if token == UNREAD:

@@ -26,7 +26,6 @@ from .cell_fit import (
     cell_of,
     feet_of,
     fit_cells,
-    half_of,
     in_whole_cells,
     on_feet,
 )
@@ -409,7 +408,7 @@ def _draw(
     """
     whole, hidden = in_whole_cells(glyphs), HALF if heights.rows > rows else 0
     gap = [(glyphs.unknown, "faint")] + [(" ", "text")] * (rows - 1)
-    drawn: dict[Edges | None, tuple[Line, Line]] = {None: (gap, gap)}  # of even and odd columns
+    drawn: dict[Edges | None, Line] = {None: gap}
     first = next((place for place, stack in enumerate(stacks) if stack is not None), len(stacks))
     columns = [[(" ", "text")] * rows] * first
     for stack in stacks[first:]:
@@ -419,12 +418,8 @@ def _draw(
         if edges not in drawn:
             fitted = fit_cells(edges or (), whole, WARNING)
             lines = _tops(fitted, rows, glyphs) if still and not whole else None
-            even = lines or [cell_of(fitted, row * 8, glyphs) for row in range(rows)]
-            upper = (
-                [half_of(fitted, row * 8 + HALF, glyphs) for row in range(rows)] if whole else even
-            )
-            drawn[edges] = even, upper
-        columns.append(drawn[edges][len(columns) % 2])
+            drawn[edges] = lines or [cell_of(fitted, row * 8, glyphs) for row in range(rows)]
+        columns.append(drawn[edges])
     return columns
 
 
@@ -441,7 +436,7 @@ def _draw_line(columns: list[Line], high: int, glyphs: Glyphs) -> None:
     """A line across all columns of which something is known, ``high`` eighths above the axis.
 
     It is at the edge of a cell that is nearer, so that no layer below it seems to pass it. Without
-    parts of cells it leaves every other cell to the layer.
+    parts of cells it takes whole ones, but none that is the only one of its layer.
     """
     row, low = high // 8, high % 8 < HALF
     for place, column in enumerate(columns):
@@ -452,7 +447,7 @@ def _draw_line(columns: list[Line], high: int, glyphs: Glyphs) -> None:
             continue  # between two of these the top of the layer is still seen
         line, style = glyphs.up[1] if low else glyphs.high, "text"
         if in_whole_cells(glyphs):
-            if place % 2 and glyph != " ":
+            if glyph != " " and sum(other == spec for _, other in column) == 1:
                 continue
             line = glyphs.dashes
         elif glyph in glyphs.up[1:]:

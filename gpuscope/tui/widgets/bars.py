@@ -120,14 +120,14 @@ def _slim_cells(
 
 
 def _ended(cells: Line, eighths: float, glyphs: Glyphs) -> Line:
-    """Return a bar of one pattern that ends to an eighth of a cell, as far as it can be drawn.
+    """Return a bar of one pattern that ends to an eighth of a cell, where the pattern is solid.
 
-    A pattern fills whole cells, so that all small amounts would look like a cell of it.
+    In any other one a part of a cell would be drawn solid, which is the pattern of another part.
     """
     token = cells[0][1]
     whole, rest = divmod(max(round(eighths), 1), 8)
     solid = glyphs.fill(token) == glyphs.across[-1]
-    if rest == 0 or (whole and not solid):
+    if rest == 0 or not solid:
         return cells
     return [(glyphs.across[-1], token)] * whole + [(glyphs.across[rest], token)]
 
