@@ -6,6 +6,7 @@ The rate of the link is learnt, charts wait, and what waits is not lost.
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -201,6 +202,39 @@ def test_what_waits_for_a_panel_that_shrinks_meanwhile_is_drawn_as_it_is_then(ro
         rooms[0] = float("inf")
         app.direct.send()
         await pilot.pause()
+        assert app.terminal.rows == app.redrawn().rows
+
+    run(Panel, body, 70, 16)
+
+
+@pytest.mark.parametrize("room", [1.0, 100.0, 200.0, 400.0, 1600.0])
+def test_labels_of_two_axes_never_stand_in_one_chart(room: float) -> None:
+    """Where the link has room for a part of a chart only, an axis that changes waits as a whole."""
+
+    async def body(pilot: Any) -> None:
+        app, rooms = pilot.app, [float("inf")]
+        app.link.room = lambda: rooms[0]
+
+        def labels() -> list[str]:
+            return re.findall(r"([\d.]+)[┤└]", app.terminal.text())
+
+        def show(top: float) -> None:
+            line = Series("x", "series1", [n / 2 for n in range(121)], [top / 2] * 121)
+            app.query_one(LineChart).show([line], 60, 0, top)
+
+        show(6)
+        await pilot.pause(0.1)
+        old = labels()
+        rooms[0] = room
+        show(40)
+        await pilot.pause(0.1)
+        between = labels()
+        rooms[0] = float("inf")
+        app.direct.send()
+        await pilot.pause(0.1)
+        assert len(old) > 2
+        assert old != labels()
+        assert between in (old, labels())
         assert app.terminal.rows == app.redrawn().rows
 
     run(Panel, body, 70, 16)

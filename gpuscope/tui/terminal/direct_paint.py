@@ -20,7 +20,7 @@ from textual.widget import Widget
 from .light_strip import LightStrip
 from .soon import soon
 from .strip_cells import cut_out
-from .terminal_rate import TerminalLink
+from .terminal_rate import LEAST_BYTES, TerminalLink
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -31,6 +31,10 @@ Answer = TypeVar("Answer")
 
 BYTES_A_CELL = 4.0
 """Roughly how many bytes a cell of a chart takes, including its colours."""
+ENOUGH_CELLS = LEAST_BYTES / BYTES_A_CELL / 2
+"""With room for so many cells a chart that has to be drawn at once goes, however large it is."""
+LABEL_CELLS = 4
+"""Where the labels of an axis are, at the left of a chart."""
 AGAIN_SECONDS = 0.25
 """How long until the link is checked for room again, if nothing reports room earlier."""
 
@@ -173,12 +177,14 @@ class Direct:
             spans: list[Placed] = []
             for widget, changed in patient:
                 kept = []
-                for region in _distinct(changed.regions):
-                    room -= region.width
-                    if room > 0:
-                        spans += self._spans(widget, changed.offset, [region])
+                for regions in _inseparable(_distinct(changed.regions)):
+                    cells = sum(region.width for region in regions)
+                    fits = room > min(cells, ENOUGH_CELLS)
+                    room -= cells
+                    if fits:
+                        spans += self._spans(widget, changed.offset, regions)
                     else:
-                        kept.append(region)
+                        kept += regions
                 if kept:
                     self._waiting[widget] = changed._replace(regions=kept)
             self._draw(spans)
@@ -216,6 +222,16 @@ class Direct:
             for one in filters:
                 pieces = one.apply(pieces, background)
             yield left + x, top + y, left + x + cells, LightStrip(pieces, cells)
+
+
+def _inseparable(regions: list[Region]) -> Iterable[list[Region]]:
+    """Return regions of a chart in groups, of which each is drawn at once.
+
+    Those of an axis that changes are one: its upper half with new labels above the old lower half
+    would say what is not so.
+    """
+    axis = sum(region.x < LABEL_CELLS for region in regions) > 1
+    return [regions] if axis else ([region] for region in regions)
 
 
 def _distinct(regions: list[Region]) -> list[Region]:
