@@ -487,3 +487,22 @@ def test_layers_that_do_not_move_are_lines_where_each_has_a_cell_of_its_own() ->
     assert UNICODE.bar not in {glyph for glyph, _ in close}, "two lines in one cell"
     (mono,) = _draw([stack], 16, filled(80.0, 16), MONOCHROME, still=True)
     assert MONOCHROME.fill("allocated") in {glyph for glyph, _ in mono}, "patterns need an area"
+
+
+@pytest.mark.parametrize("capacity", [9, 100, 1000])
+def test_a_chart_has_all_its_rows_while_an_event_leaves_at_its_left(capacity: int) -> None:
+    """Whether there is a row of events is decided before the cells of the axis are known."""
+
+    async def body(pilot: object) -> None:
+        chart = pilot.app.query_one(StackedChart)  # type: ignore[attr-defined]
+        tokens, seconds = Tokens.of(pilot.app), [n / 2 for n in range(121)]  # type: ignore[attr-defined]
+        layer = Layer("allocated", "allocated", [capacity * 0.9 * GIB] * 121)
+        for n in range(80):
+            ticks = [Tick(n / 20, "oom", "bad")]
+            chart.show([layer], seconds, 60, capacity * GIB, 61.0, ticks=ticks)
+            rows = [strip.text for strip in chart.paint(30, 14, tokens)]
+            assert len(rows) == 14
+            assert sum("└" in row for row in rows) == 1
+            assert sum("now" in row for row in rows) == 1
+
+    run(One, body, 60, 20)

@@ -215,7 +215,9 @@ class StackedChart(TimedChart):
             stacks = [stack and as_one(stack) for stack in stacks]
         if not any(stacks):
             return empty_strips(self._empty, width, height, tokens)
-        bottom = self._below(inner, height, tokens.glyphs)
+        # in the rows that the layout has for them: in these columns others may be the oldest
+        placed = self._below(inner, height, tokens.glyphs)
+        bottom = {name: placed.get(name, [(" " * inner, "text")]) for name in bottom}
         # the lowest row is that of the axis, whose line is 0; without one its lower edge is
         under = bool(axis)
         heights = Heights(0.0, top, rows + under, 0.5 if under else 0.0)
