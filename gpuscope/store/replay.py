@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..wire.clean import clean
 from ..wire.codec import WireError
-from ..wire.frames import REQUESTS, Result, Scalar
+from ..wire.frames import REQUESTS, Frame, Result, Scalar
 from ..wire.recorded_lines import Line
 from ..wire.recording import Member, RecordingReader
 from .blackbox import BoxReader, is_box
@@ -29,8 +29,6 @@ NOT_LIVE = "this is a recording: there is no process to ask"
 MIN_SPEED, MAX_SPEED = 0.1, 100.0
 LEAD_SECONDS = 60.0
 """When seeking, this much before the moment is read too, because charts show it."""
-START_SECONDS = 5.0
-"""A picture of so early a moment is the first one: its viewer may need seconds to judge it."""
 _NUMBER = 0  # number of the source in the file: a recorder has only one
 _LINES_PER_TURN = 64
 # bytes that are unpacked to find the last time: one member, unless the file was packed again
@@ -115,9 +113,7 @@ class ReplaySource:
         self.key = f"replay:{self.path.name}:{_NUMBER}"
         self.label = clean(self.path.name, 80)
         self.taps: list[Tap] = []
-        self._reader: RecordingReader | BoxReader = (
-            BoxReader(path) if is_box(path) else RecordingReader(path)
-        )
+        self._reader = _reader_of(path)
         self._members = self._reader.index()
         self.clock = ReplayClock(_duration(self._reader, path, self._members))
         self.lead_seconds = LEAD_SECONDS
@@ -138,11 +134,6 @@ class ReplaySource:
     def position_seconds(self) -> float:
         """Return the seconds since the start of the recording."""
         return self.clock.position
-
-    @property
-    def at_start(self) -> bool:
-        """Return whether what is shown was there when the recording began."""
-        return self.position_seconds < START_SECONDS
 
     @property
     def duration_seconds(self) -> float:
@@ -225,6 +216,15 @@ class ReplaySource:
                 return
             self._deliver(line, sink)
 
+    def frames(self) -> Iterator[tuple[float, Frame]]:
+        """Read the whole recording once more: the place of each frame in it, and the frame."""
+        for line in _reader_of(self.path).lines():
+            if line.source == _NUMBER:
+                try:
+                    yield line.rx, decode(line.line)
+                except WireError:
+                    continue
+
     def _deliver(self, line: Line, sink: Sink) -> None:
         try:
             frame = decode(line.line)
@@ -263,6 +263,10 @@ class ReplaySource:
 
     async def close(self) -> None:
         self._closing.set()
+
+
+def _reader_of(path: str | Path) -> RecordingReader | BoxReader:
+    return BoxReader(path) if is_box(path) else RecordingReader(path)
 
 
 def _duration(

@@ -527,7 +527,7 @@ def test_all_say_the_same_of_a_device_whose_training_is_not_well(trained: Traine
     assert any("GPU 0" in one.where or "GPU 0" in one.title for one in found) or (
         trained.word == "spinning"
     )
-    watch = DoctorWatch(lambda: None, lambda: False, False)
+    watch = DoctorWatch(lambda: None, lambda: False)
     watch.prepare()
     watch.look(host, history)
     problems_of, warnings, *_ = watch.counts()

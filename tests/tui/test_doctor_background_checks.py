@@ -21,6 +21,7 @@ from gpuscope.cli.commands.doctor import left as doctor_left
 from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
 from gpuscope.doctor.finding import Abstained, Evidence, Finding, Fix, Report
+from gpuscope.model.ended_jobs import ended_badly
 from gpuscope.model.job_ends import End, end_of_box
 from gpuscope.tui.background.checks import SCRIPT, Aside, report_of
 from gpuscope.tui.background.doctor_watch import DoctorWatch
@@ -228,7 +229,7 @@ def left(pid: int, ended: float, end: End = FAILED) -> dict[str, object]:
 
 def watch_of(local: bool) -> tuple[DoctorWatch, Told]:
     aside = Told()
-    watch = DoctorWatch(lambda: None, lambda: local, False, aside=aside)
+    watch = DoctorWatch(lambda: None, lambda: local, aside=aside)
     watch.prepare()
     return watch, aside
 
@@ -276,13 +277,13 @@ def test_a_death_is_marked_until_it_was_seen_whatever_ended_the_trainer():
 
 def test_a_job_that_is_killed_while_it_is_watched_is_marked_and_one_that_was_stopped_is_not():
     stopped: dict[int, str] = {}
-    unseen = UnseenDeaths(ViewState(), stopped)
+    unseen = UnseenDeaths(ViewState())
     host = views.store_of(views.ended()).view().host
-    unseen.look(host)
+    unseen.watched(ended_badly(host, stopped))
     (job,) = unseen.jobs(())
     assert job.end.phrase == "killed by SIGKILL"
     stopped.update(dict.fromkeys(job.pids, "SIGTERM"))
-    unseen.look(host)
+    unseen.watched(ended_badly(host, stopped))
     assert unseen.jobs(()) == ()
 
 
@@ -320,7 +321,7 @@ def test_a_silent_end_is_counted_unless_it_is_of_a_notebook_or_of_the_lab(script
     later = replace(sample, q=2, m=sample.m + 2 * 10**9)
     frames = [views.hello(), views.host_def(), *frames, sample, ended, later]
     unseen = UnseenDeaths(ViewState())
-    unseen.look(views.host_of(frames))
+    unseen.watched(ended_badly(views.host_of(frames)))
     assert len(unseen.jobs(())) == counted
 
 

@@ -383,15 +383,11 @@ def test_the_filter_finds_a_finding_by_the_name_of_its_job():
 def test_only_what_the_first_picture_had_was_already_there():
     host = views.store_of(jobs.ranks(stalled=True)).host(views.SOURCE)
     now = host.sampled_seconds
-    for at_start, badge, told in (
-        (True, "", ": already there when gpuscope started"),
-        (True, "REPLAY", ": already there when the recording begins"),
-        (False, "REPLAY", ""),
-    ):
+    for badge, told in (("", "gpuscope started"), ("REPLAY", "the recording begins")):
         course = FindingHistory()
-        course.follow([("live", "", many(1)[0])], now - 3, at_start)
+        course.follow([("live", "", many(1)[0])], now - 3)
         shown = since_text(course.cases[0], replace(host, badge=badge))
-        assert shown == f"for 3 s or longer{told}"
+        assert shown == f"for 3 s or longer: already there when {told}"
 
 
 def test_the_stack_of_a_hang_is_that_of_the_thread_that_trains():
@@ -597,7 +593,7 @@ def test_it_looks_once_a_second_at_most_and_less_often_where_it_costs_more(monke
         monotonic=lambda: now[0], perf_counter=lambda: now[0], thread_time=lambda: now[0]
     )
     monkeypatch.setattr(doctor_watch, "time", clock)
-    watch = doctor_watch.DoctorWatch(lambda: None, lambda: False, False)
+    watch = doctor_watch.DoctorWatch(lambda: None, lambda: False)
     watch.prepare()
     store = views.store_of(views.training(5.0))
     looked = []
@@ -629,7 +625,7 @@ def test_a_rule_that_fails_ends_nothing(monkeypatch):
     from gpuscope.doctor import live
     from gpuscope.tui.background.doctor_watch import DoctorWatch
 
-    watch = DoctorWatch(lambda: None, lambda: False, False)
+    watch = DoctorWatch(lambda: None, lambda: False)
     watch.prepare()
     monkeypatch.setattr(live, "examine", lambda *_: 1 / 0)
     host = views.store_of(views.training(5.0)).view().host
@@ -652,7 +648,7 @@ def test_what_was_found_on_one_host_is_not_told_of_another(monkeypatch):
     from gpuscope.tui.background.unseen_deaths import DeadTrainer
 
     here = [True]
-    watch = DoctorWatch(lambda: None, lambda: here[0], False, aside=Quiet())  # type: ignore[arg-type]
+    watch = DoctorWatch(lambda: None, lambda: here[0], aside=Quiet())  # type: ignore[arg-type]
     watch.prepare()
 
     def finding(title: str) -> Finding:

@@ -204,17 +204,6 @@ def test_a_gpu_that_is_lost_is_told_and_that_it_is_back():
     assert found[0].place == ("device", device.gpu.uuid)
 
 
-def test_a_replay_that_goes_back_tells_again_what_comes():
-    frames = jobs.ranks(4, 20.0)
-    journal = journal_of(frames)
-    view(journal, gone(frames, "exited: finished"))
-    assert words(journal)[-1] == "ended"
-    view(journal, jobs.ranks(4, 10.0))
-    assert "ended" not in words(journal)
-    view(journal, gone(frames, "exited: finished"))
-    assert words(journal).count("ended") == 1
-
-
 def notice(seconds: float, text: str, **more) -> Notice:
     return Notice(seconds, "ok", text, **more)
 

@@ -2,7 +2,7 @@
 
 It does so once a second at most, and adds what was examined aside. It costs what
 :attr:`DoctorWatch.cost_seconds` says; where that grows, it looks less often, so that the screen is
-never late.
+never late. Of a recording it shows what :mod:`.judged_recording` says of the moment looked at.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...doctor.finding import Finding, Report
-from ...model.ended_jobs import EndedJob, sentence
+from ...model.ended_jobs import EndedJob, ended_badly, sentence
 from ...model.job_ends import NOTHING_SENT, End
 from .checks import Aside
-from .finding_history import Case, FindingHistory, Kind, open_counts, pid_of, sort_cases
+from .examined import examined
+from .finding_history import Case, FindingHistory, open_counts, sort_cases
 from .unseen_deaths import DeadTrainer, UnseenDeaths
 from .view_state import ViewState
 
 if TYPE_CHECKING:
     from ...doctor.finding import Pitfall
+    from ...store.replay import ReplaySource
     from ...store.view import HistoryOf, HostView
+    from .judged_recording import JudgedRecording, Moment
+    from .log_entry import LogEntry
 
 log = logging.getLogger("gpuscope.doctor")
 
@@ -38,8 +42,6 @@ ASIDE_SECONDS = 2.0
 trainer has ended: its last record is being written.
 """
 REPLAYED = "the environment: not in a recording"
-JUMP_SECONDS = 3.0
-"""After a jump in a replay its picture is there at once, and its past within this time."""
 ELSEWHERE = "the environment: another machine's; check it there with gpuscope doctor"
 
 
@@ -47,21 +49,27 @@ class DoctorWatch:
     """What is known to be wrong with the host that is looked at.
 
     ``changed`` is called when something new is known. ``local`` tells whether the machine
-    looked at is this one, so that its environment and its dead can be examined. ``state`` keeps
-    which deaths were seen, ``stopped`` has by pid what was sent from here to end a process.
+    looked at is this one, so that its environment and its dead can be examined. ``replay`` is
+    what is looked at where it is a recording. ``state`` keeps which deaths were seen, ``stopped``
+    has by pid what was sent from here to end a process.
     """
 
     def __init__(
         self,
         changed: Callable[[], None],
         local: Callable[[], bool],
-        replaying: bool,
+        replay: ReplaySource | None = None,
         state: ViewState | None = None,
         stopped: Mapping[int, str] = NOTHING_SENT,
         aside: Aside | None = None,
     ) -> None:
-        self._local, self._replaying = local, replaying
-        self._unseen = UnseenDeaths(state or ViewState(), stopped)
+        self._local = local
+        self._recording: JudgedRecording | None = None
+        if replay is not None:
+            from .judged_recording import JudgedRecording
+
+            self._recording = JudgedRecording(replay, stopped, changed)
+        self._unseen, self._stopped = UnseenDeaths(state or ViewState()), stopped
         self.table: Mapping[str, Pitfall] | None = None
         """None until it is read."""
         self.problem = ""
@@ -79,7 +87,8 @@ class DoctorWatch:
         copied.
         """
         self._changed = changed
-        self._course = FindingHistory()
+        self._course: FindingHistory | Moment = FindingHistory()
+        self._moment: Moment | None = None
         self._left: dict[tuple[int, float], DeadTrainer] = {}
         self._boxed: tuple[EndedJob, ...] = ()
         """The jobs of this machine that left black boxes, also those that are not examined."""
@@ -87,12 +96,8 @@ class DoctorWatch:
         self._asked = False
         self._gone: set[str] | None = None
         self._looked: HostView | None = None
-        self._waiting: asyncio.TimerHandle | None = None
-        self._again = False
-        """Whether the picture that was judged is to be judged once more."""
         self._next = 0.0
         self._host_key = ""
-        self._moved_at = 0.0
         self._preparing: asyncio.Task[None] | None = None
         self._cases: tuple[Case, ...] | None = None
 
@@ -126,82 +131,67 @@ class DoctorWatch:
             self.problem = f"The rules cannot be loaded: {error!r}. Install gpuscope again."
         self._changed()
 
-    def look(
-        self, host: HostView | None, history: HistoryOf, moment: int = 0, at_start: bool = True
-    ) -> bool:
-        """Judge the picture where it is new and due, and return whether it was judged.
-
-        ``moment`` changes when a replay is moved: what was found before is of another time
-        then. ``at_start`` says whether the moment is the first that is known of the host.
-        """
-        now = time.monotonic()
-        key = "" if host is None else f"{host.key} {moment}"
-        moved = key != self._host_key
+    def look(self, host: HostView | None, history: HistoryOf) -> bool:
+        """Judge the picture where it is new and due, and return whether it was judged."""
+        key = "" if host is None else host.key
         # what was found elsewhere goes at once, also while the new host has said nothing yet
-        if moved:
-            self._course.clear()
+        if key != self._host_key:
+            self._course = FindingHistory()
             self._unseen.clear()
-            self._host_key, self._gone, self._moved_at = key, None, now
+            self._host_key, self._gone = key, None
             self.live, self._cases, self._looked = Report(), None, None
         if host is None or host.sampled_seconds is None:
             return False
         self.begin()
-        if self.table is None or (host is self._looked and not self._again):
+        if self._recording is not None:
+            self._looked = host
+            return self._look_up(self._recording)
+        now = time.monotonic()
+        if self.table is None or host is self._looked:
             return False
         if now < self._next and self._looked is not None:
-            self._look_later(self._next - now)
             return False
-        self._unseen.look(host)
-        first, before = host is not self._looked, self.live
+        self._unseen.watched(ended_badly(host, self._stopped))
         self._looked = host
         began, own = time.perf_counter(), time.thread_time()
-        jumped = self._replaying and not at_start and now - self._moved_at < JUMP_SECONDS
-        self._judge(host, history, at_start, jumped)
+        self._judge(host, history)
         self.cost_seconds = time.thread_time() - own
         self._next = now + max(EVERY_SECONDS, (time.perf_counter() - began) / SHARE)
-        self._again = self._replaying and (first or jumped or self.live != before)
-        if self._again:
-            self._look_later(self._next - now)
         self._start_background_checks(host)
         return True
 
-    def _look_later(self, seconds: float) -> None:
-        """Judge the newest picture of a replay when that is due: at its end no other follows."""
-        if not self._replaying or self._waiting is not None:
-            return
-        loop = asyncio.get_running_loop()
-        self._waiting = loop.call_later(seconds, self._look_now)
+    def _look_up(self, recording: JudgedRecording) -> bool:
+        """Take what is known of the moment of a recording, and return whether that is new."""
+        if self.table is not None or self.problem:
+            recording.begin(self.table)
+        moment = recording.moment
+        if moment is self._moment:
+            return False
+        self._moment, self._cases = moment, None
+        self._course = moment or FindingHistory()
+        self.live = moment.report if moment is not None else Report()
+        self._unseen.watched(moment.ended if moment is not None else ())
+        self.cost_seconds = recording.cost_seconds
+        return True
 
-    def _look_now(self) -> None:
-        self._waiting = None
-        self._changed()
+    @property
+    def told(self) -> dict[str, LogEntry] | None:
+        """The log of a recording until the moment looked at, None where none is looked at."""
+        return self._recording.entries if self._recording is not None else None
 
-    def _judge(self, host: HostView, history: HistoryOf, at_start: bool, jumped: bool) -> None:
-        from ...doctor import live, postmortem_end, report
+    @property
+    def judged_until(self) -> float | None:
+        """Up to where a recording has been judged, None unless a seek has to wait for more."""
+        return self._recording.judged_until if self._recording is not None else None
 
+    def _judge(self, host: HostView, history: HistoryOf) -> None:
         assert self.table is not None
         assert host.sampled_seconds is not None
-        try:
-            runs = report.finish(live.examine(host, history), self.table)
-            ends = report.finish(postmortem_end.examine(host, host.jobs), self.table)
-        except Exception as error:  # a rule that fails must not end the screen
-            log.exception("a rule failed")
-            self.live = Report(
-                problems=(
-                    f"A rule failed ({type(error).__name__}): running trainers were not checked.",
-                )
-            )
-            return
-        jobs = {str(t.definition.pid): job.key for job in host.jobs for t in job.trainers}
-        found: list[tuple[Kind, str, Finding]] = []
-        for kind, findings in (("live", runs), ("end", ends)):
-            for one in findings.findings:
-                found.append((kind, jobs.get(str(pid_of(one)), ""), one))  # type: ignore[arg-type]
-        self.live = replace(
-            runs, abstained=runs.abstained + ends.abstained, problems=runs.problems + ends.problems
-        )
-        self._course.follow(found, host.sampled_seconds, at_start, jumped)
-        self._cases = None
+        assert isinstance(self._course, FindingHistory)
+        self.live, found = examined(host, history, self.table)
+        if found is not None:
+            self._course.follow(found, host.sampled_seconds)
+            self._cases = None
 
     # ── what is examined aside ──
 
@@ -240,8 +230,8 @@ class DoctorWatch:
     def close(self) -> None:
         """The session ends: nothing is waited for."""
         self._aside.close()
-        if self._waiting is not None:
-            self._waiting.cancel()
+        if self._recording is not None:
+            self._recording.close()
         if self._preparing is not None:
             self._preparing.cancel()
 
@@ -328,11 +318,12 @@ class DoctorWatch:
         Open are the problems and the warnings that hold, each row of the list once.
         """
         ended = self.ended
-        return *open_counts(self.cases), ended, not self._replaying and self._unseen.is_news(ended)
+        news = self._recording is None and self._unseen.is_news(ended)
+        return *open_counts(self.cases), ended, news
 
     def see_deaths(self) -> None:
         """The screen has shown how jobs ended: they are no news any more."""
-        if not self._replaying:
+        if self._recording is None:
             self._unseen.see(self.ended)
 
     @property
@@ -359,4 +350,4 @@ class DoctorWatch:
         """Why the environment is not among what was examined; "" where it is."""
         if self._local():
             return "" if self.environment is not None else "the environment is being checked"
-        return REPLAYED if self._replaying else ELSEWHERE
+        return REPLAYED if self._recording is not None else ELSEWHERE

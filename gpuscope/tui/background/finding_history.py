@@ -39,9 +39,8 @@ class Case:
     """A finding and its history.
 
     ``since`` is when it was first found, None where it has no time. ``before`` says that it already
-    held at the first look, so it may be older; ``at_start`` that this look was at the start of all
-    that is watched, not at a moment of a recording that somebody went to. ``seen`` is when it was
-    last found, and ``past`` says that it no longer holds.
+    held at the first look, so it may be older. ``seen`` is when it was last found, and ``past``
+    says that it no longer holds.
     """
 
     number: int
@@ -53,7 +52,6 @@ class Case:
     seen: float | None = None
     shown: bool = True
     past: bool = False
-    at_start: bool = False
 
     @property
     def pid(self) -> int | None:
@@ -173,18 +171,10 @@ class FindingHistory:
         """Another moment is looked at: nothing is known of before."""
         self._all, self._last, self.cases = [], None, ()
 
-    def follow(
-        self,
-        found: Sequence[tuple[Kind, str, Finding]],
-        now: float,
-        at_start: bool = True,
-        jumped: bool = False,
-    ) -> None:
+    def follow(self, found: Sequence[tuple[Kind, str, Finding]], now: float) -> None:
         """Take in what was found at ``now``, each finding with its kind and job.
 
-        Time that runs backwards begins anew. ``at_start`` says whether a first look is at the start
-        of all that is watched. After a jump in a replay (``jumped``) the past is read bit by bit:
-        what is found meanwhile held before, and is shown at once.
+        Time that runs backwards begins anew.
         """
         if self._last is not None and now < self._last:
             self.clear()
@@ -195,14 +185,11 @@ class FindingHistory:
             case = _continued_case(known, taken, kind, job, finding)
             if case is None:
                 self._number += 1
-                at_once = first or jumped or finding.severity == "problem" or kind == "end"
-                before = first or jumped
-                case = Case(self._number, finding, kind, job, now, before, now, at_once)
-                out.append(replace(case, at_start=first and at_start))
+                at_once = first or finding.severity == "problem" or kind == "end"
+                out.append(Case(self._number, finding, kind, job, now, first, now, at_once))
             else:
                 taken.add(case.number)
-                still = _still(case, finding, now)
-                out.append(replace(still, shown=True) if jumped else still)
+                out.append(_still(case, finding, now))
         out += [
             left
             for case in known
@@ -249,9 +236,7 @@ def _continued_case(
 def _still(case: Case, finding: Finding, now: float) -> Case:
     since = case.since if case.since is not None else now
     if case.past:  # it was over: it begins again
-        return replace(
-            case, finding=finding, since=now, before=False, at_start=False, seen=now, past=False
-        )
+        return replace(case, finding=finding, since=now, before=False, seen=now, past=False)
     shown = case.shown or finding.severity == "problem" or now - since >= NEW_SECONDS
     milder = SEVERITIES[finding.severity] > SEVERITIES[case.finding.severity]
     if milder and case.seen is not None and now - case.seen < GONE_SECONDS:

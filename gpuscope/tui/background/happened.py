@@ -40,10 +40,16 @@ class Happened:
 
         return self._journals.setdefault(host.key if host is not None else "", Journal())
 
-    def look(self, host: HostView, cases: Sequence[Case], labs: LabRuns | None) -> bool:
+    def look(
+        self,
+        host: HostView,
+        cases: Sequence[Case],
+        labs: LabRuns | None,
+        told: dict[str, LogEntry] | None = None,
+    ) -> bool:
         """Take in a picture, what the doctor has found, and what runs of the Lab have said.
 
-        Return whether anything of it is new.
+        Of a recording ``told`` is all that had happened. Return whether anything of it is new.
         """
         from ...wire.clean import clean
         from .log_entry import LogEntry
@@ -67,5 +73,8 @@ class Happened:
                 )
         journal = self.on(host)
         before = journal.changes, lines
-        journal.look(host, cases, self.stopped)
+        if told is None:
+            journal.look(host, cases, self.stopped)
+        else:
+            journal.show(told)
         return (journal.changes, self.lines) != before

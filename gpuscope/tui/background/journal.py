@@ -55,7 +55,6 @@ class Journal:
         """By word, pitfall and job the last entry of a finding, and the places it stands for."""
         self._alerts = Alerts(GRAVE_DEVICES)
         self._silent: dict[str, str] = {}
-        self._last: float | None = None
         self.changes = 0
         """Counts the changes of the entries, so that others see whether there are any."""
 
@@ -64,9 +63,6 @@ class Journal:
         now = host.wall_seconds
         if now is None or host.sampled_seconds is None:
             return
-        if self._last is not None and host.sampled_seconds < self._last - 1.0:
-            self._rewind(now)
-        self._last = host.sampled_seconds
         for job in host.jobs:
             self._job(host, job, now, stopped)
         if host.events is not self._events:
@@ -85,12 +81,11 @@ class Journal:
                 for one in oldest[: len(self.entries) - KEPT]:
                     del self.entries[one.serial]
 
-    def _rewind(self, now: float) -> None:
-        """Remove the entries after the present moment, because a replay has gone back."""
-        self.entries = {s: one for s, one in self.entries.items() if one.wall_seconds <= now}
-        self._jobs, self._cases, self._silent, self._alike = {}, {}, {}, {}
-        self._alerts = Alerts(GRAVE_DEVICES)
-        self.changes += 1
+    def show(self, entries: dict[str, LogEntry]) -> None:
+        """Show these instead, which somebody else keeps: those of a moment of a recording."""
+        if entries is not self.entries:
+            self.entries = entries
+            self.changes += 1
 
     # ── jobs ──
 
@@ -172,7 +167,7 @@ class Journal:
             self._cases[case.number] = case.past
             finding = case.finding
             if began or not case.past:
-                text = finding.title + (" (already there at the start)" if case.at_start else "")
+                text = finding.title + (" (already there at the start)" if case.before else "")
                 token = SEVERITY_TOKENS[finding.severity]
                 word = WORDS[finding.severity][0]
                 self._add_finding(host, case, word, text, token, case.since + offset)

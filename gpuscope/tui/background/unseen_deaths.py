@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...model.ended_jobs import EndedJob, ended_badly, joined
-from ...model.job_ends import NOTHING_SENT, End
+from ...model.ended_jobs import EndedJob, joined
+from ...model.job_ends import End
 
 if TYPE_CHECKING:
     from ...doctor.finding import Report
-    from ...store.view import HostView
     from .view_state import ViewState
 
 
@@ -38,17 +37,16 @@ class DeadTrainer:
 class UnseenDeaths:
     """Jobs that ended badly. They are news until the Doctor tab has shown them.
 
-    ``state`` keeps the last death that was seen for the next session, and ``stopped`` has by pid
-    what was sent from here to end a process: such an end is no death.
+    ``state`` keeps the last death that was seen for the next session.
     """
 
-    def __init__(self, state: ViewState, stopped: Mapping[int, str] = NOTHING_SENT) -> None:
-        self._state, self._stopped = state, stopped
+    def __init__(self, state: ViewState) -> None:
+        self._state = state
         self._watched: Sequence[EndedJob] = ()
 
-    def look(self, host: HostView) -> None:
+    def watched(self, jobs: Sequence[EndedJob]) -> None:
         """Note which jobs of a host ended badly while it was watched."""
-        self._watched = ended_badly(host, self._stopped)
+        self._watched = jobs
 
     def clear(self) -> None:
         """Another host is looked at."""

@@ -65,7 +65,7 @@ def _start(host: HostView) -> str:
 
 def before_text(case: Case, host: HostView) -> str:
     """Return since when a finding holds, in brief where it held at the start already."""
-    known = not case.at_start or last_step(case, host) is not None
+    known = not case.before or last_step(case, host) is not None
     return since_text(case, host) if known else f"before {_start(host)}"
 
 
@@ -80,5 +80,5 @@ def since_text(case: Case, host: HostView) -> str:
     since = last_step(case, host)
     if since is None and case.before:
         longer = f"for {age_text(max(1.0, host.sampled_seconds - case.since))} or longer"
-        return f"{longer}: already there when {_start(host)}" if case.at_start else longer
+        return f"{longer}: already there when {_start(host)}"
     return f"for {duration_of_case(case, host)}, since {clock(since or case.since, host)}"

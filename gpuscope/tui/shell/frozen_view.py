@@ -109,12 +109,16 @@ def next_speed(replay: ReplaySource, faster: bool) -> bool:
     return bool(options)
 
 
-def replay_text(replay: ReplaySource) -> str:
-    """Return the place in a replay, as ``▶ 00:12/01:30 ×2``; ``■`` stands for its end."""
+def replay_text(replay: ReplaySource, judged_until: float | None = None) -> str:
+    """Return the place in a replay, as ``▶ 00:12/01:30 ×2``; ``■`` stands for its end.
+
+    After a long seek it says up to where the recording has been judged so far.
+    """
+    judged = f", findings to {_clock(judged_until)}" if judged_until is not None else ""
     mark = "‖" if replay.paused else "■" if replay.ended else "▶"
     return (
         f"{mark} {_clock(replay.position_seconds)}/{_clock(replay.duration_seconds)} "
-        f"×{replay.speed:g}"
+        f"×{replay.speed:g}{judged}"
     )
 
 

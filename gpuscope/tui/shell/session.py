@@ -248,7 +248,7 @@ class Session:
             from ..background.doctor_watch import DoctorWatch
 
             self._doctor = DoctorWatch(
-                *(lambda: self._changed(), lambda: self.local, self.replay is not None),
+                *(lambda: self._changed(), lambda: self.local, self.replay),
                 *(self.state, self.happened.stopped),
             )
         return self._doctor
@@ -289,11 +289,10 @@ class Session:
         host = self.host
         if host is not None and (host.trainers or host.devices):
             self.asker.look_back(host)
-        replay = self.replay
-        moment = replay.clock.generation if replay is not None else 0
-        judged = self.doctor.look(host, self.history, moment, replay is None or replay.at_start)
+        doctor = self.doctor
+        judged = doctor.look(host, self.history)
         if host is not None:
-            judged |= self.happened.look(host, self.doctor.cases, self._labs)
+            judged |= self.happened.look(host, doctor.cases, self._labs, doctor.told)
             self.notices.shown_seconds = host.wall_seconds if self.replay is not None else None
         return judged
 
@@ -505,4 +504,5 @@ class Session:
 
     def replay_text(self) -> str:
         """Return the place in a replay, as ``▶ 00:12 / 01:30 ×2``, "" when it is no replay."""
-        return replay_text(self.replay) if self.replay is not None else ""
+        until = self._doctor.judged_until if self._doctor is not None else None
+        return replay_text(self.replay, until) if self.replay is not None else ""

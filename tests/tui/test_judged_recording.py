@@ -1,0 +1,164 @@
+"""What a replay tells of a moment does not depend on how one came there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuscope.store.replay import MAX_SPEED, ReplaySource
+from gpuscope.tui.background import judged_recording
+from gpuscope.tui.doctor.case_times import duration_of_case
+from gpuscope.tui.shell.session import Session
+from tests.recordings import REDACTED
+from tests.tui.pilot import WAIT_SECONDS, in_loop
+
+STALL, DDP = REDACTED / "h200x2-stall.gsr", REDACTED / "h200x2-ddp.gsr"
+Way = Callable[[Session], Awaitable[None]]
+
+
+async def play(session: Session) -> None:
+    replay = replay_of(session)
+    replay.set_speed(MAX_SPEED)
+    replay.resume()
+    await wait_for(lambda: replay.ended)
+
+
+async def step(session: Session, seconds: float = 10.0) -> None:
+    replay = replay_of(session)
+    while replay.position_seconds < replay.duration_seconds:
+        session.seek(seconds)
+        await asyncio.sleep(0.05)
+
+
+async def jump(session: Session) -> None:
+    session.seek(replay_of(session).duration_seconds)
+
+
+async def back_and_on(session: Session) -> None:
+    await jump(session)
+    await asyncio.sleep(0.3)
+    session.seek(-60.0)
+    await asyncio.sleep(0.3)
+    await step(session, 7.0)
+
+
+def replay_of(session: Session) -> ReplaySource:
+    assert session.replay is not None
+    return session.replay
+
+
+async def wait_for(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not true():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+def told(session: Session) -> list[tuple[float, str, str]]:
+    """The Log: recorded time, word and text of each entry."""
+    entries = session.happened.on(session.host).entries.values()
+    return sorted((one.wall_seconds, one.word, one.text) for one in entries)
+
+
+def found(session: Session) -> list[tuple[str, str, bool]]:
+    """The findings, and since when each of them holds."""
+    assert session.host is not None
+    return [
+        (case.finding.title, duration_of_case(case, session.host), case.past)
+        for case in session.doctor.cases
+    ]
+
+
+async def after(path: Path, way: Way, at: float | None = None) -> tuple[Any, Any]:
+    """Come to the end in one of the ways, then to the place ``at``; return log and findings."""
+    session = Session(replay=ReplaySource(path))
+    replay = replay_of(session)
+    replay.pause()
+    session.doctor.prepare()
+    session.start(lambda: session.judge() and None)
+    try:
+        await wait_for(lambda: session.host is not None and session.doctor.told is not None)
+        await way(session)
+        if at is not None:
+            replay.pause()
+            session.seek(at - replay.position_seconds)
+        place = replay.position_seconds
+        every = session.doctor._recording.every_seconds  # type: ignore[union-attr]
+
+        def is_there() -> bool:
+            moment, host = session.doctor._moment, session.host
+            recorded = moment is not None and 0 <= place - moment.seconds < every
+            return recorded and host is not None and session.doctor._looked is host
+
+        await wait_for(is_there)
+        await asyncio.sleep(0.3)  # for the picture of the moment, which is read aside
+        session.judge()
+        return told(session), found(session)
+    finally:
+        session.close()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("path", [STALL, DDP], ids=lambda path: path.stem)
+@in_loop
+async def test_played_in_steps_and_in_one_jump_the_log_and_the_findings_are_the_same(path):
+    played = await after(path, play)
+    assert any(word in ("problem found", "warning") for _, word, _ in played[0])
+    for way in (step, jump, back_and_on):
+        assert await after(path, way) == played, way.__name__
+
+
+@pytest.mark.parametrize(("path", "at"), [(STALL, 45.0), (DDP, 8.0)])
+@in_loop
+async def test_a_seek_back_takes_away_what_had_not_happened_yet(path, at):
+    async def nothing(session: Session) -> None:
+        return
+
+    forward, back = await after(path, nothing, at), await after(path, jump, at)
+    assert back == forward
+    whole, _ = await after(path, jump)
+    assert len(forward[0]) < len(whole)
+
+
+@in_loop
+async def test_the_log_has_the_recorded_times_of_what_was_found():
+    stall, _ = await after(STALL, jump)
+    (hang,) = [at for at, word, text in stall if (word, text[:4]) == ("problem found", "Hang")]
+    assert time.strftime("%H:%M:%S", time.gmtime(hang)) in ("16:00:39", "16:00:40", "16:00:41")
+    assert sum("work is too small" in text for _, _, text in stall) == 2
+    ddp, findings = await after(DDP, jump)
+    assert [word for _, word, _ in ddp].count("warning") == 1
+    assert all("≥" not in since for _, since, _ in findings)
+
+
+@in_loop
+async def test_a_seek_that_takes_long_says_how_far_it_has_come(monkeypatch):
+    quick = judged_recording.examined
+
+    def slow(*picture: Any) -> Any:
+        time.sleep(0.02)
+        return quick(*picture)
+
+    monkeypatch.setattr(judged_recording, "examined", slow)
+    monkeypatch.setattr(judged_recording, "LATE_SECONDS", 0.1)
+    seen: list[str] = []
+
+    async def watched(session: Session) -> None:
+        await jump(session)
+        await wait_for(lambda: seen.append(session.replay_text()) or "findings to" in seen[-1])
+        await wait_for(lambda: "findings to" not in session.replay_text())
+
+    _, findings = await after(STALL, watched)
+    assert any(title.startswith("Hang") for title, _, _ in findings)
+
+
+def test_of_a_long_recording_only_so_many_moments_are_judged():
+    replay = ReplaySource(STALL)
+    replay.clock.duration = 12 * 3600.0
+    long = judged_recording.JudgedRecording(replay, {}, lambda: None)
+    assert long.every_seconds * judged_recording.MOST_MOMENTS == pytest.approx(12 * 3600.0)
