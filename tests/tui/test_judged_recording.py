@@ -162,3 +162,24 @@ def test_of_a_long_recording_only_so_many_moments_are_judged():
     replay.clock.duration = 12 * 3600.0
     long = judged_recording.JudgedRecording(replay, {}, lambda: None)
     assert long.every_seconds * judged_recording.MOST_MOMENTS == pytest.approx(12 * 3600.0)
+
+
+@in_loop
+async def test_a_recording_that_cannot_be_judged_any_further_says_so(monkeypatch):
+    quick = judged_recording.ended_badly
+
+    def fails(host: Any, stopped: Any) -> Any:
+        if host.trainers and any(one.gone is not None for one in host.trainers):
+            raise ValueError("made up")
+        return quick(host, stopped)
+
+    monkeypatch.setattr(judged_recording, "ended_badly", fails)
+
+    async def watched(session: Session) -> None:
+        await jump(session)
+        await wait_for(lambda: bool(session.doctor.problem))
+        assert "(ValueError)" in session.doctor.report.problems[-1]
+        assert session.replay_text().endswith("×1")
+        session.seek(-60.0)
+
+    assert (await after(STALL, watched))[0], "what was judged before is still told"

@@ -233,7 +233,7 @@ async def test_a_wide_log_compares_the_readings_before_an_event_with_those_after
     app = GpuscopeApp(Session(replay=replay), "log")
     async with app.run_test(size=LARGE) as pilot:
         await until(pilot, "REPLAY", "script-1")
-        replay.seek(70.0)
+        replay.seek(57.0)
         await until(pilot, "problem found", absent="30 s before")
         replay.seek(76.0)
         screen = await until(pilot, "problem found", "30 s before", "step time, rank 0")

@@ -164,8 +164,9 @@ class DoctorWatch:
         """Take what is known of the moment of a recording, and return whether that is new."""
         if self.table is not None or self.problem:
             recording.begin(self.table)
-        moment = recording.moment
-        if moment is self._moment:
+        moment, failed = recording.moment, self.problem
+        self.problem = self.problem or recording.problem
+        if moment is self._moment and self.problem == failed:
             return False
         self._moment, self._cases = moment, None
         self._course = moment or FindingHistory()

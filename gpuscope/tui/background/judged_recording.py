@@ -9,6 +9,7 @@ is kept, so that a seek back shows it again.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from ...store.store import Store
     from ...store.view import History
     from .log_entry import LogEntry
+
+log = logging.getLogger("gpuscope.doctor")
 
 EVERY_SECONDS = 1.0
 """The doctor looks so often while one watches live, and so often in recorded time."""
@@ -71,6 +74,8 @@ class JudgedRecording:
         self.every_seconds = max(EVERY_SECONDS, replay.duration_seconds / MOST_MOMENTS)
         self.cost_seconds: float | None = None
         """Processor time that the rules took the last time; None before they were asked."""
+        self.problem = ""
+        """Why nothing more is judged."""
         self._moments: list[Moment] = []
         self._seconds: list[float] = []
         self._reached = 0.0
@@ -85,6 +90,16 @@ class JudgedRecording:
         """Begin to read; without a table of pitfalls only the log is kept."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(table))
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("the recording cannot be judged", exc_info=error)
+            at = f"after {self._reached:.0f} s of it ({type(error).__name__})"
+            self.problem = f"The recording could not be judged any further, {at}."
+            self._behind_since = None
+            self._tell()
 
     def close(self) -> None:
         """Stop at once."""
