@@ -46,6 +46,14 @@ def test_guesses_stay_where_it_failed_or_the_symptom_is_given(capsys, tmp_path):
     assert json.loads(out)["findings"]
 
 
+def test_a_setting_that_names_oom_is_no_failure_while_the_training_goes_on(capsys, tmp_path):
+    _, out = asked(capsys, tmp_path, [*CONFIG, *STEPS])
+    assert out == "Nothing wrong was found in train.log. Exit code 0.\n"
+    for failed in (["WARNING: OOM in step 7, skipping the batch", *STEPS], [*STEPS, "OOM again"]):
+        _, out = asked(capsys, tmp_path, failed, "--json")
+        assert "oom.genuine" in [one["cause"] for one in json.loads(out)["findings"]]
+
+
 def test_a_warning_stays_beside_the_good_end(capsys, tmp_path):
     told = (
         "UserWarning: This DataLoader will create 96 worker processes in total. Our suggested max "

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ...text.log_figures import figures
 from .text import Hit, Log
 
 UNKNOWN_BYTES = 1 << 63
@@ -304,12 +305,19 @@ _WORD = re.compile(
     r"(?! ?[:=] ?(?:0|no|false))"
 )
 
+_WARNS = re.compile(r"\b(?:warn\w*|error|exception|caught|skip\w*|hit|got|ran)\b", re.I)
+
 
 def find_word(log: Log) -> list[OutOfMemory]:
     """Return the first place where a log without an out-of-memory message still says OOM.
 
     A program or a person says so in their own words. Nothing more is known than that memory ran
-    out, so the causes can only be priors.
+    out, so the causes can only be priors. Where the training goes on behind it, the word is one of
+    a setting or a count, unless its line warns.
     """
     hit = log.line_with(_WORD) if "oom" in log.squeezed else None
+    if hit is not None and _WARNS.search(log.lines[hit.line][1]) is None:
+        behind = figures("\n".join(text for _, text in log.lines[hit.line + 1 :]))
+        if behind.step is not None or behind.loss is not None:
+            return []
     return [OutOfMemory(hit=hit, backend="cuda", form="word")] if hit else []
