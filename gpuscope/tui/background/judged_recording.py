@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ...doctor.finding import Finding, Report
 from ...model.ended_jobs import EndedJob, ended_badly
+from ...text.units import age_text
 from .examined import examined
 from .finding_history import Case, FindingHistory
 from .journal import Journal
@@ -96,7 +97,7 @@ class JudgedRecording:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.error("the recording cannot be judged", exc_info=error)
-            at = f"after {self._reached:.0f} s of it ({type(error).__name__})"
+            at = f"after {age_text(self._reached)} of it ({type(error).__name__})"
             self.problem = f"The recording could not be judged any further, {at}."
             self._behind_since = None
             self._tell()
