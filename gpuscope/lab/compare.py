@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from . import intervals
-from .comparison_row import LEAST_LOSS_DIFFERENCE, ComparisonRow
+from .comparison_row import LEAST_LOSS_DIFFERENCE, SINGLE, WITHIN, ComparisonRow
 from .config import LabConfig
 from .intervals import Interval
 from .ledger import Entry
@@ -29,9 +29,6 @@ from .measures import (
     world_size,
 )
 from .toggles import BY_NAME
-
-SINGLE = "one run each"
-WITHIN = "steps within one run"
 
 
 @dataclass(frozen=True, slots=True)

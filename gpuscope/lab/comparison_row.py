@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .intervals import is_wide
+from .intervals import TOO_FEW, is_wide
 
+SINGLE = "one run each"
+WITHIN = "steps within one run"
+"""What a ratio is of where there are no repeats."""
 LEAST_DIFFERENCE = 0.01
 """A pace, a time or a peak that differs by less than this share is called the same: nobody chooses
 a setting for it.
@@ -46,6 +49,11 @@ class ComparisonRow:
     def wide(self) -> bool:
         """Whether the interval reaches so far that its ends say nothing."""
         return is_wide(self.ratio, self.low, self.high)
+
+    @property
+    def too_few(self) -> str:
+        """What there is too little of where the interval says nothing."""
+        return "too few steps" if self.basis == WITHIN else TOO_FEW
 
     @property
     def verdict(self) -> str:

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from gpuscope.lab.compare import SINGLE, WITHIN, Comparison, compare
+from gpuscope.lab.compare import Comparison, compare
+from gpuscope.lab.comparison_row import SINGLE, WITHIN
 from gpuscope.lab.ledger import entry_of
 from gpuscope.lab.measures import loss_at, loss_curve
 from tests.fakes.lab_runs import document, entry
@@ -60,7 +61,10 @@ def test_a_loss_that_differs_less_than_its_seeds_make_it_differ_is_the_same() ->
 def test_an_interval_that_says_nothing_is_not_told_and_decides_nothing() -> None:
     row = compare(repeats([0.10, 0.10]), repeats([0.08, 0.12])).row("step_seconds")
     assert row.wide
-    assert row.verdict == "undecided"
+    assert (row.verdict, row.too_few) == ("undecided", "too few repeats")
+    steps = {"step_seconds": {"median": 0.1, "p95": 0.4, "low": 0.04, "high": 0.3, "count": 6}}
+    alone = compare([entry(**steps)], [entry(0.1)]).row("step_seconds")
+    assert (alone.wide, alone.too_few) == (True, "too few steps")
     narrow = compare(repeats([0.10] * 5), repeats([0.10, 0.12, 0.10, 0.11, 0.12]))
     assert not narrow.row("step_seconds").wide
 

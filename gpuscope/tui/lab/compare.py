@@ -95,7 +95,7 @@ def interval_text(row: ComparisonRow) -> str:
     if row.low is None or row.high is None:
         return "–" if row.ratio is not None else ""
     if row.wide:
-        return TOO_FEW
+        return row.too_few
     if row.low < 0.095:
         return f"{row.low:.2g} – {row.high:.2g}"
     digits = 3 if row.high - row.low < 0.02 else 2 if row.high < 10 else 1 if row.high < 100 else 0
@@ -273,7 +273,7 @@ def closing_lines(comparison: Comparison) -> Iterable[Line]:
             ]
     repeats = next((row.basis for row in comparison.rows if "repeats" in row.basis), "")
     if repeats:
-        few = any(row.wide for row in comparison.rows)
+        few = any(row.wide and row.basis == repeats for row in comparison.rows)
         why = f": {TOO_FEW} for some of the intervals" if few else ""
         yield [("95 % ", "muted"), (f"over {repeats}{why}", "text")]
     for text in comparison.notes:
