@@ -75,13 +75,13 @@ async def test_what_to_do_is_kept_where_devices_need_the_rows_of_what_a_forecast
 async def test_while_a_filter_is_typed_the_footer_names_the_keys_that_are_no_letters():
     app = make_app(views.training())
     async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "Devices", "space Pause")
+        await until(pilot, "Devices", "P Processes")
         await pilot.press("slash", "j")
-        await until(pilot, "Enter Keep it", "Esc Drop it", absent="space Pause")
+        await until(pilot, "Enter Keep it", "Esc Drop it", absent="P Processes")
         await pilot.press("enter")
-        await until(pilot, "space Pause", absent="Esc Drop it")
+        await until(pilot, "P Processes", absent="Esc Drop it")
         await pilot.press("slash", "escape")
-        await until(pilot, "space Pause", absent="Esc Drop it")
+        await until(pilot, "P Processes", absent="Esc Drop it")
 
 
 @pytest.mark.slow
