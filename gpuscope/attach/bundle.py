@@ -25,8 +25,8 @@ WIRE = (
 )  # fmt: skip
 SHARED = (
     "errors.py", "exit_status.py", "process/__init__.py", "process/atomic_file.py",
-    "process/child.py", "process/procfs.py", "text/__init__.py", "text/ranges.py", "text/units.py",
-    "wire/clean.py",
+    "process/child.py", "process/procfs.py", "text/__init__.py", "text/log_figures.py",
+    "text/ranges.py", "text/units.py", "wire/clean.py",
 )  # fmt: skip
 """The files outside of agent/ and collect/ that the agent needs."""
 STALE_SECONDS = 7 * 86400.0

@@ -5,6 +5,7 @@ They are kept privately, and usable where nothing is installed.
 
 from __future__ import annotations
 
+import ast
 import io
 import os
 import stat
@@ -53,6 +54,30 @@ def test_the_agent_holds_what_it_needs_and_nothing_of_the_viewer():
         "probe",
     }  # the last two: to put a probe in
     assert "gpuscope/store/decode.py" not in found
+
+
+def test_whatever_the_agent_imports_travels_with_it():
+    """Imports within functions, too: a thread that lacks one ends, and says so to nobody."""
+    contents = bundle.agent_contents()
+    viewers_own = {"gpuscope/notebook/extension", "gpuscope/paths"}  # never asked for by an agent
+    for path, source in contents.items():
+        if not path.startswith("gpuscope/"):
+            continue
+        folders = path.split("/")[:-1]
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                base = folders[: len(folders) - node.level + 1]
+                module = "/".join(base + (node.module.split(".") if node.module else []))
+                of_a_package = contents.get(f"{module}/__init__.py", b"").decode()
+                lacks = [
+                    one.name
+                    for one in node.names
+                    if f"{module}/{one.name}.py" not in contents
+                    and one.name not in of_a_package
+                    and f"{module}/{one.name}/__init__.py" not in contents
+                ]
+                whole = f"{module}.py" in contents or module in viewers_own
+                assert whole or not lacks, (path, node.lineno, module, lacks)
 
 
 def test_the_probe_travels_under_another_name():
