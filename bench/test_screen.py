@@ -100,7 +100,7 @@ def test_q_leaves_at_once_with_a_hung_driver(report: Callable[..., None], tmp_pa
     }
     with Terminal([sys.executable, "-m", "gpuscope"], 120, 40, env) as terminal:
         terminal.wait_for("Overview")
-        terminal.wait_for("not returned", 30)
+        terminal.wait_for("in nvmlDeviceGetUtilizationRates", 30)
         terminal.send("q")
         seconds = terminal.wait_exit()
     report("q with a hung driver call", seconds=f"{seconds:.3f}")

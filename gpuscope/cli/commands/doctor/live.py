@@ -191,7 +191,7 @@ class LocalWatch:
                 return complete
             if trainers:
                 time.sleep(TICK_SECONDS)
-            else:
+            elif complete or not agent.complete:  # else all has come since: look at it at once
                 agent.wait(TICK_SECONDS / 2)
 
     def tick(self) -> list[TrainerView]:
