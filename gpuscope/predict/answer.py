@@ -21,7 +21,7 @@ from .context_memory import ContextMemory, outside
 from .errors import Estimate
 from .growing import IRREGULAR, grown
 from .largest import Largest
-from .prediction import Prediction, allocated_figure, predict, reserved_with_other_scratch
+from .prediction import Prediction, allocated_figure, other_reserved_peaks, predict
 from .request import CannotPredict, Doubt, Request, Traced, alone
 from .trace import Trace
 from .verdict import FitVerdict, Replay
@@ -351,9 +351,7 @@ class TracedRequest:
     def _predict(
         self, found: Simulated, trace: Trace, doubts: Sequence[Doubt], settings: AllocatorSettings
     ) -> Prediction:
-        return predict(
-            found, trace, doubts, self.outside, reserved_with_other_scratch(trace, settings)
-        )
+        return predict(found, trace, doubts, self.outside, other_reserved_peaks(trace, settings))
 
     def _first(self) -> Answer:
         traced, found = self.traced, self.simulated

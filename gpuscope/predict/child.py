@@ -245,4 +245,8 @@ def _trace(columns: dict[str, Any]) -> Trace:
         marks=[PhaseMark(mark["at"], clean(mark["name"])) for mark in columns["marks"]],
         streams={int(block): stream for block, stream in columns["streams"].items()},
         growth=Growth(**columns["growth"]) if columns["growth"] else None,
+        frees_instead=[
+            {int(block): at for block, at in moments.items()}
+            for moments in columns["frees_instead"]
+        ],
     )

@@ -98,11 +98,14 @@ def predict(
 ) -> Prediction:
     """Return the prediction for ``trace``, whose replay is ``found``.
 
-    ``replayed_held`` holds other peaks of reserved memory: see :func:`reserved_with_other_scratch`.
+    ``replayed_held`` holds other peaks of reserved memory: see :func:`other_reserved_peaks`.
     """
     allocated = allocated_figure(found, trace, doubts)
     conv = errors.convolutions(trace)
-    reserved = _reserved_figure(found.peak_reserved_bytes, allocated, doubts, conv, replayed_held)
+    left = [doubt for doubt in doubts if not (doubt.replayed and trace.frees_instead)]
+    reserved = _reserved_figure(
+        found.peak_reserved_bytes, allocated_figure(found, trace, left), left, conv, replayed_held
+    )
     parts = errors.category_errors(trace, found.peak_allocated_at.event)
     return Prediction(
         allocated=allocated,
@@ -129,12 +132,14 @@ def allocated_figure(found: Simulated, trace: Trace, doubts: Sequence[Doubt]) ->
     return Estimate(peak, more, less)
 
 
-def reserved_with_other_scratch(trace: Trace, settings: AllocatorSettings) -> list[int]:
-    """Return the reserved peaks with other amounts of scratch memory for convolutions.
+def other_reserved_peaks(trace: Trace, settings: AllocatorSettings) -> list[int]:
+    """Return the reserved peaks of what may happen instead.
 
-    One is with somewhat more of it, one with less.
+    Convolutions may take somewhat more scratch memory, or somewhat less, and blocks may be freed at
+    other moments.
     """
-    return [simulate(other, settings).peak_reserved_bytes for other in scratch.varied(trace)]
+    others = [*scratch.varied(trace), *map(trace.freed_instead, trace.frees_instead)]
+    return [simulate(other, settings).peak_reserved_bytes for other in others]
 
 
 def _reserved_figure(

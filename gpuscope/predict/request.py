@@ -162,6 +162,8 @@ class Doubt:
     the cause. ``percent`` is what it adds to the error bar; if ``upward``, only to its upper side,
     because the training can take more than predicted but not less. ``less_percent`` is what it adds
     to the lower side where that is more than ``percent``, because the largest size was assumed.
+    ``replayed`` says that the trace has what may happen instead, so that the error of reserved
+    memory comes from a replay of it and not from ``percent``.
     """
 
     code: str
@@ -170,6 +172,7 @@ class Doubt:
     percent: float = 0.0
     upward: bool = False
     less_percent: float | None = None
+    replayed: bool = False
 
 
 FIRST_DEVICE = Doubt(

@@ -7,8 +7,8 @@ because there are often a few hundred thousand of them. Only the standard librar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 CATEGORIES = (
     "parameter",
@@ -92,6 +92,10 @@ class Trace:
     """The streams of the blocks that are not on stream 0."""
     growth: Growth | None = None
     """For a generation whose later tokens were not traced; see :mod:`gpuscope.predict.growing`."""
+    frees_instead: list[dict[int, int]] = field(default_factory=list)
+    """What may happen instead: each time other blocks are freed at other moments, each before the
+    event that stands beside its number.
+    """
 
     def owner(self, block: int) -> Owner:
         return self.owner_table[self.owners[block]]
@@ -108,6 +112,19 @@ class Trace:
             else:
                 found.pop(~event, None)
         return found
+
+    def freed_instead(self, moments: Mapping[int, int]) -> Trace:
+        """Return the trace in which each of these blocks is freed before the event beside it."""
+        put: dict[int, list[int]] = {}
+        for block, at in moments.items():
+            put.setdefault(at, []).append(~block)
+        events: list[int] = []
+        for at, event in enumerate(self.events):
+            events += put.get(at, ())
+            if event >= 0 or ~event not in moments:
+                events.append(event)
+        events += put.get(len(self.events), ())
+        return replace(self, events=events, marks=[], frees_instead=[])
 
     def with_marks(self) -> Iterator[tuple[list[PhaseMark], int | None]]:
         """Yield each event with the marks before it, and at last None with the remaining marks."""

@@ -9,6 +9,8 @@ import pytest
 
 from bench.predict import ddp_cards, fsdp_cards
 from bench.predict.cards import predicted
+from gpuscope.predict.allocator import simulate
+from gpuscope.predict.tracing import steps
 
 DATA = Path(__file__).parents[1] / "data"
 CASES = {case.name: case for case in (*ddp_cards.CASES, *fsdp_cards.CASES)}
@@ -28,11 +30,35 @@ CASES = {case.name: case for case in (*ddp_cards.CASES, *fsdp_cards.CASES)}
     ],
 )
 def test_a_rank_takes_what_was_measured(script: str, name: str) -> None:
-    lines = (DATA / f"cards-{script}_cards-h200.jsonl").read_text().splitlines()
-    rows = {row["name"]: row for row in map(json.loads, lines)}
+    allocated, reserved = _measured(script, name)
     found = predicted(name, CASES[name].request)
     assert not found["error"]
-    assert found["allocated"]["bytes"] == pytest.approx(
-        rows[name]["peak_allocated_bytes"], rel=0.01
+    assert found["allocated"]["bytes"] == pytest.approx(allocated, rel=0.01)
+    assert found["reserved"]["bytes"] == pytest.approx(reserved, rel=0.06)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["held-lstm-views-b48-bf16-no_sync", "held-convnext-views_static-b32-bf16"]
+)
+def test_what_nccl_kept_or_not_is_one_of_the_replayed_outcomes(name: str) -> None:
+    """Whether NCCL's watchdog has looked in time is chance: neither was what is predicted first."""
+    allocated, reserved = _measured("ddp", name)
+    trace = steps.trace(CASES[name].request).trace
+    others = [simulate(trace.freed_instead(moments)) for moments in trace.frees_instead]
+    assert simulate(trace).peak_allocated_bytes != pytest.approx(allocated, rel=0.02)
+    assert any(
+        one.peak_allocated_bytes == pytest.approx(allocated, rel=0.001)
+        and one.peak_reserved_bytes == pytest.approx(reserved, rel=0.002)
+        for one in others
     )
-    assert found["reserved"]["bytes"] == pytest.approx(rows[name]["peak_reserved_bytes"], rel=0.06)
+    found = predicted(name, CASES[name].request)
+    for key, bytes_ in (("allocated", allocated), ("reserved", reserved)):
+        assert found[key]["low"] <= bytes_ <= found[key]["high"]
+
+
+def _measured(script: str, name: str) -> tuple[int, int]:
+    """Return what was allocated and reserved at most, in bytes."""
+    lines = (DATA / f"cards-{script}_cards-h200.jsonl").read_text().splitlines()
+    row = next(row for row in map(json.loads, lines) if row["name"] == name)
+    return row["peak_allocated_bytes"], row["peak_reserved_bytes"]

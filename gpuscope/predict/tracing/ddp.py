@@ -130,14 +130,19 @@ class KeptTensors:
         self._late.clear()
 
     def percent(self, trace: Trace) -> tuple[float, float]:
-        """Return by how much the peak may be smaller and larger, by what NCCL alone keeps."""
+        """Return by how much the peak may be smaller and larger, by what NCCL alone keeps.
+
+        Both outcomes are added to the trace.
+        """
         self.clear()
         self._end_late(len(trace.events))
-        kept = [(block, since, end) for block, (since, end) in self.kept.items()]
-        most = _peak(trace, [], 1)
+        most = _peak(trace)
+        sooner = {block: since for block, (since, _) in self.kept.items()}
+        later = {block: end for block, _, end in self.late}
+        trace.frees_instead += [moments for moments in (sooner, later) if moments]
         if not most:
             return 0.0, 0.0
-        less, more = _peak(trace, kept, -1), _peak(trace, self.late, 1)
+        less, more = (_peak(trace.freed_instead(moments)) for moments in (sooner, later))
         return round(100 * (most - less) / most, 1), round(100 * (more - most) / most, 1)
 
 
@@ -370,17 +375,12 @@ def coalesced(tensors: Sequence[torch.Tensor]) -> None:
         flying.append(torch.empty(size, dtype=group[0].dtype, device=group[0].device))
 
 
-def _peak(trace: Trace, spans: list[tuple[int, int, int]], sign: int) -> int:
-    """Return the peak with these blocks, between two events each, added or taken away."""
-    steps: dict[int, int] = {}
-    for block, since, end in spans:
-        steps[since] = steps.get(since, 0) + sign * trace.sizes[block]
-        steps[end] = steps.get(end, 0) - sign * trace.sizes[block]
-    live = changed = most = 0
-    for at, event in enumerate(trace.events):
+def _peak(trace: Trace) -> int:
+    """Return the most bytes that are live at once."""
+    live = most = 0
+    for event in trace.events:
         live += trace.sizes[event] if event >= 0 else -trace.sizes[~event]
-        changed += steps.get(at, 0)
-        most = max(most, live + changed)
+        most = max(most, live)
     return most
 
 

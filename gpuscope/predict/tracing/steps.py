@@ -123,11 +123,11 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         fakes.doubt(Doubt("unmeasured", text, "convolution", percent, upward=True))
     less, more = shelf.percent(recorder.trace)
     if less:
-        fakes.doubt(Doubt("sharding", ddp.KEPT, "nccl", less))
+        fakes.doubt(Doubt("sharding", ddp.KEPT, "nccl", less, replayed=True))
     if more > less:
-        fakes.doubt(
-            Doubt("sharding", ddp.MAY_KEEP, "nccl watchdog", round(more - less, 1), upward=True)
-        )
+        more = round(more - less, 1)
+        doubt = Doubt("sharding", ddp.MAY_KEEP, "nccl watchdog", more, upward=True, replayed=True)
+        fakes.doubt(doubt)
     derived = "none" if request.sharding in ("dp", "ddp") else request.sharding
     traced, doubts = sharded(recorder.finish(), derived, request.ranks, Policy.of(request))
     return Traced(
