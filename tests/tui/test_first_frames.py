@@ -31,6 +31,15 @@ SHOWN = {
 }
 """Key of a tab → its name, and words that only the numbers of :func:`views.training` bring."""
 
+SCREENS = {
+    "processes": (
+        "ProcessScreen",
+        ("Processes  8 · sorted by gpu", "job train.py", "48219", "540 GiB in 7 processes"),
+    ),
+    "job": ("JobScreen", ("train.py", "rank 5", "901 ms", "input")),
+}
+"""What is opened over a tab → its screen, and words of the same numbers."""
+
 
 @pytest.fixture(autouse=True)
 def no_frames_for_nobody() -> None:
@@ -47,12 +56,13 @@ class Frames:
         def shown(app: GpuscopeApp, screen: Screen[Any], renderable: Any) -> None:
             display(app, screen, renderable)
             if renderable is not None and not app._batch_count:
-                self.seen.append((app.main.tab, text(app)))
+                over = len(app.screen_stack) > 1
+                self.seen.append((type(screen).__name__ if over else app.main.tab, text(app)))
 
         monkeypatch.setattr(GpuscopeApp, "_display", shown)
 
     async def first_of(self, pilot: Pilot[Any], tab: str) -> str:
-        """Return the first picture in which the tab is the visible one."""
+        """Return the first picture in which the tab, or the screen over it, is the visible one."""
         deadline = time.monotonic() + WAIT_SECONDS
         while time.monotonic() < deadline:
             for shown_tab, picture in self.seen:
@@ -81,3 +91,19 @@ async def test_the_first_frame_of_each_tab_has_what_the_store_has(size, monkeypa
             assert WAITING not in first, tab
             told = words if size[0] > 100 else words[:1]
             assert [word for word in told if word not in first] == [], f"{tab}\n{first}"
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24)], ids=["120x40", "80x24"])
+@pytest.mark.parametrize("kind", SCREENS)
+@in_loop
+async def test_the_first_frame_of_a_screen_over_a_tab_has_what_the_store_has(
+    kind, size, monkeypatch
+):
+    name, words = SCREENS[kind]
+    app = make_app(views.training(3.0))
+    frames = Frames(monkeypatch)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "train.py ×7")
+        app.open(kind, *([app.session.host.jobs[0].key] if kind == "job" else []))
+        first = await frames.first_of(pilot, name)
+        assert [word for word in words if word not in first] == [], first

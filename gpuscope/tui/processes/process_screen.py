@@ -89,9 +89,9 @@ class ProcessScreen(FullScreen):
         yield self._notes
         yield self.foot
 
-    def on_mount(self) -> None:
+    async def on_mount(self) -> None:
         self.set_focus(self._table)  # now: a filter may have been asked for already
-        self.call_after_refresh(self.show_now)
+        await self.show_first(self.show_now)
         self.set_interval(0.5, self.show_now)
 
     def on_resize(self) -> None:
@@ -116,7 +116,7 @@ class ProcessScreen(FullScreen):
 
     def show_now(self) -> None:
         """Draw the picture of this moment."""
-        if not self.is_mounted:
+        if not self.is_attached:
             return
         host, choice = self.session.host, self.choice
         typing = isinstance(self.focused, FilterInput)

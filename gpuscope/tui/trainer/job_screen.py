@@ -98,9 +98,9 @@ class JobScreen(FullScreen):
         yield self._charts
         yield self.foot
 
-    def on_mount(self) -> None:
+    async def on_mount(self) -> None:
         self.set_focus(self._ranks)
-        self.call_after_refresh(self._show)
+        await self.show_first(self._show)
         self.set_interval(0.5, self._show)
 
     def on_resize(self) -> None:
@@ -110,7 +110,7 @@ class JobScreen(FullScreen):
         self._show()
 
     def _show(self) -> None:
-        if not self.is_mounted:
+        if not self.is_attached:
             return
         host = self.session.host
         job = by_key(host.jobs, self._key) if host is not None else None

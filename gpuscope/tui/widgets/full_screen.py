@@ -5,7 +5,7 @@ They look at a file or a job closely, and a key leads back.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,6 +20,7 @@ from ...text.width import cells
 from ..cells import fit
 from ..shell.footer import screen_ends, screen_hints
 from ..shell.keymap import bindings_of, keys_of
+from ..terminal.soon import draw_before_showing
 from .dialog import ClosesOnce
 from .key_line import KeyLine
 from .program import program
@@ -107,6 +108,11 @@ class FullScreen(ClosesOnce, ModalScreen[None]):
 
     def on_mount(self) -> None:  # Textual calls this beside the one of a subclass
         self.set_interval(CLOCK_SECONDS, self._show_head)
+
+    async def show_first(self, draw: Callable[[], object]) -> None:
+        """Draw what is known before the first frame; until then the screen below stays."""
+        with self.app.batch_update():
+            await draw_before_showing(self, self, draw, new=True)
 
     def say_head(self, pieces: Sequence[Piece], session: Session | None = None) -> None:
         """Show the line at the top: these pieces, then the host, what is wrong there, and when.
