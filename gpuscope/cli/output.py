@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ..exit_status import of_severities
 from ..text import width
+from ..text.ranges import ranges_text
 from ..text.units import DASH, amount_text, brief_duration_text, percent_text, window_text
 from ..wire.clean import clean
 from ..wire.frames import NOT_INITIALISED, Reading, Unknown
@@ -183,6 +184,22 @@ def reason(readings: Mapping[str, Reading], name: str) -> Unknown | None:
 def problem(device: int | None, severity: str, reason: str) -> dict[str, Any]:
     """``severity``: warning, problem, or unchecked (could not be looked at)."""
     return {"device": device, "severity": severity, "reason": clean(reason)}
+
+
+def grouped_problems(problems: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+    """Return for people the severity, the GPUs and the reason of each problem, in order.
+
+    GPUs with the same problem are named together; "" stands for the host.
+    """
+    found: dict[tuple[str, str, bool], list[int]] = {}
+    for row in problems:
+        device = row["device"]
+        indices = found.setdefault((row["severity"], row["reason"], device is None), [])
+        indices += [] if device is None else [device]
+    return [
+        (severity, f"GPU {ranges_text(indices)}" if indices else "", reason)
+        for (severity, reason, _), indices in found.items()
+    ]
 
 
 def unanswered(problems: Sequence[Mapping[str, Any]], timeout: float) -> list[dict[str, Any]]:

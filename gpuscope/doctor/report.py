@@ -6,7 +6,7 @@ All functions are pure; every text that came from outside is cleaned and cut.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..exit_status import FailOn, of_severities
@@ -14,6 +14,7 @@ from ..text import signs
 from ..text.units import count_text
 from ..text.width import cells, wrap
 from ..wire.clean import clean
+from .alike import evidence_of, groups, on_devices, where_of
 from .finding import (
     SEVERITY_TOKENS,
     Abstained,
@@ -182,8 +183,8 @@ def lines(report: Report, code: int | None, width: int) -> list[Line]:
     surer = [one for one in now if one.confidence != "prior"]
     priors = [one for one in now if one.confidence == "prior"]
     shown: set[Evidence] = set()
-    for finding in surer:
-        out += [*_finding_lines(finding, width, shown), []]
+    for group in groups(surer):
+        out += [*_finding_lines(group, width, shown), []]
     for exhibit in report.exhibits:
         out += exhibit.lines(width)
     if priors:
@@ -220,26 +221,37 @@ def _checked(examined: Sequence[str], width: int) -> list[Line]:
     ]
 
 
-def _finding_lines(finding: Finding, width: int, shown: set[Evidence]) -> list[Line]:
-    """Return the lines of a finding; evidence of an earlier finding (``shown``) is not repeated."""
+def _finding_lines(group: Sequence[Finding], width: int, shown: set[Evidence]) -> list[Line]:
+    """Return the lines of findings that say the same of several GPUs or ranks, or of a single one.
+
+    Evidence of an earlier finding (``shown``) is not repeated.
+    """
+    finding, where = group[0], where_of(group)
     sign, token = signs.BY_SEVERITY[finding.severity], SEVERITY_TOKENS[finding.severity]
-    tail = f"  {finding.confidence}" + (f", {finding.where}" if finding.where else "")
-    parts = wrap(finding.title, max(width - 2, 20))
+    tail = f"  {finding.confidence}" + (f", {where}" if where else "")
+    times = f"{len(group)}× " if len(group) > 1 else ""
+    parts = wrap(times + finding.title, max(width - 2, 20))
     out: list[Line] = [[(f"{sign} ", token), (parts[0] if parts else finding.pitfall, "title")]]
     out += [[("  " + part, "title")] for part in parts[1:]]
     if cells(out[-1][-1][0]) + 2 + cells(tail) <= width:
         out[-1].append((tail, "muted"))
     else:
         out += [[("  " + part, "muted")] for part in wrap(tail, width - 2)]
-    fresh = [evidence for evidence in finding.evidence if evidence not in shown]
+    evidence_here = evidence_of(group)
+    fresh = [evidence for evidence in evidence_here if evidence not in shown]
     for evidence in fresh[:SHOWN_EVIDENCE]:
         out += [[("  ", ""), *line] for line in evidence_lines(evidence, width - 2)]
-    if not fresh and finding.evidence:
+    if not fresh and evidence_here:
         out.append([("  same evidence as above", "muted")])
     if len(fresh) > SHOWN_EVIDENCE:
         more = count_text(len(fresh) - SHOWN_EVIDENCE, "more line")
         out.append([(f"  and {more} of evidence: --json", "muted")])
     shown.update(fresh)
+    if not on_devices(group):
+        also = [f"{one.title} ({one.where})" for one in group[1 : 1 + SHOWN_EVIDENCE]]
+        also += [f"and {len(group) - 1 - len(also)} more: --json"] * (len(group) > 1 + len(also))
+        for number, text in enumerate(also):
+            out += _labelled("Also" if number == 0 else "", wrap(text, max(width - 9, 20)))
     if finding.effect is not None:
         out += _labelled("Gain", wrap(finding.effect.text, max(width - 9, 20)))
     steps = steps_of(finding, replayed=False)
@@ -319,7 +331,8 @@ def _item(text: str, width: int) -> list[Line]:
 
 
 def _ending(report: Report, code: int | None, width: int) -> list[Line]:
-    sentence = summary(report) + ("" if code is None else f" Exit code {code}.")
+    shown = replace(report, findings=tuple(group[0] for group in groups(report.findings)))
+    sentence = summary(shown) + ("" if code is None else f" Exit code {code}.")
     return [[(part, "muted")] for part in wrap(sentence, width)]
 
 

@@ -131,6 +131,17 @@ def test_a_lost_device_is_a_problem_and_the_other_is_still_told(fake, capsys):
     assert "lost" in out
 
 
+def test_gpus_with_the_same_problem_are_named_together_in_the_text(fake, capsys):
+    fake.lose(0)
+    fake.lose(1)
+    code, document = run_json(capsys)
+    assert [row["device"] for row in document["problems"]] == [0, 1]
+    assert document["problems"][0]["reason"] == document["problems"][1]["reason"]
+    _, out = run(capsys)
+    assert f"PROBLEM  GPU 0, 1: {document['problems'][0]['reason']}" in out
+    assert out.count("PROBLEM ") == 1
+
+
 def test_without_a_driver(fake, capsys):
     fake.fail("nvmlInitWithFlags", None, "DriverNotLoaded")
     code, document = run_json(capsys)

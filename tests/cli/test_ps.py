@@ -23,7 +23,7 @@ from gpuscope.cli.local_look import look
 from gpuscope.cli.main import perform
 from gpuscope.collect import processes, trainers
 from gpuscope.wire.frames import Unknown
-from tests.fakes import probe_process
+from tests.fakes import probe_process, views
 from tests.fakes.nvml import FakeNvml, FakeProcess
 
 
@@ -281,6 +281,22 @@ def test_the_text_says_where_a_trainer_stands_and_what_its_step_is_made_of():
         "step breakdown, mean of the last 32 steps: input 10 % · compute 80 % · optimizer 10 %"
     )
     assert ps_text._notes({"stall_at": None, "phase": "train"}) == []
+
+
+def test_gpus_of_a_trainer_with_the_same_state_are_one_line_below_it():
+    host = views.host_of(views.training(3.0))
+    result = ps_document.document(host, [])
+    (first,) = [row for row in result["processes"] if (row["trainer"] or {}).get("rank") == 0]
+    state = {"word": "tensor idle", "reason": "tensor cores active 2 %", "kind": "warn"}
+    first["devices"] = [dict(first["devices"][0], index=index, state=state) for index in range(4)]
+    told = [line for line in ps_text.text(result).splitlines() if "tensor idle" in line]
+    assert told == ["          tensor idle on GPU 0-3: tensor cores active 2 %"]
+    first["devices"][2]["state"] = dict(state, reason="tensor cores active 9 %")
+    told = [line.strip() for line in ps_text.text(result).splitlines() if "tensor idle" in line]
+    assert [line.split(":")[0] for line in told] == [
+        "tensor idle on GPU 0, 1, 3",
+        "tensor idle on GPU 2",
+    ]
 
 
 def test_the_text_names_other_models_with_their_size_as_new_and_older_probes_send_it():

@@ -298,3 +298,60 @@ def test_wrapping_counts_columns_and_loses_nothing():
     assert all(cells(part) <= 9 for part in parts)
     assert "".join(parts).replace(" ", "") == given.replace(" ", "")
     assert wrap("", 9) == []
+
+
+def of_places(*places, title="GPU {} is throttled: thermal", heat="80 °C", **rest):
+    return [
+        finding(
+            "throttled",
+            "warning",
+            title=title.format(number),
+            where=place,
+            evidence=(Evidence(text=f"clock events: thermal, {heat}", source="nvml"),),
+            **rest,
+        )
+        for number, place in enumerate(places)
+    ]
+
+
+def test_the_text_has_findings_that_differ_in_their_gpu_alone_once():
+    report = settled(*of_places(*(f"GPU {index}" for index in (0, 1, 2, 5))))
+    lines = text(report, 100, 1)
+    assert lines[0] == "◆ 4× GPU 0 is throttled: thermal  definite, on 4 GPUs: 0-2, 5"
+    assert lines[1] == "  GPU 0-2, 5: clock events: thermal, 80 °C   nvml"
+    assert sum("throttled:" in line for line in lines) == 1
+    assert lines[-1] == "1 warning. Exit code 1."
+    assert len(reports.document(report, 1)["findings"]) == 4
+
+
+def test_each_gpu_keeps_its_own_figures_in_the_evidence():
+    given = of_places("GPU 0 power", heat="71 °C") + of_places("GPU 1 power", heat="83 °C")
+    lines = text(settled(*given), 100, 1)
+    assert lines[0].endswith("on 2 GPUs: 0, 1")
+    assert lines[1:3] == [
+        "  GPU 0: clock events: thermal, 71 °C   nvml",
+        "  GPU 1: clock events: thermal, 83 °C   nvml",
+    ]
+
+
+def test_ranks_with_the_same_finding_are_named_below_the_first():
+    places = [f"rank {rank}, GPU {rank}, pid {4000 + rank}" for rank in range(9)]
+    lines = text(settled(*of_places(*places, title="Rank {} waits for input")), 100, 1)
+    assert lines[0] == "◆ 9× Rank 0 waits for input  definite, on 9 ranks: 0-8"
+    assert "  Also   Rank 1 waits for input (rank 1, GPU 1, pid 4001)" in lines
+    assert "         and 2 more: --json" in lines
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        ("GPU 0", "GPU 1 power"),
+        ("rank 0, GPU 0, pid 4000", "rank 0, GPU 1, pid 4001"),
+        ("pid 4000", "pid 4001"),
+        ("train.py:3", "train.py:9"),
+    ],
+)
+def test_what_is_not_one_job_or_one_thing_stays_apart(places):
+    lines = text(settled(*of_places(*places)), 100, 1)
+    assert sum(line.startswith("◆ ") for line in lines) == 2
+    assert not any("×" in line for line in lines)

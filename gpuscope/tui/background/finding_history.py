@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ...doctor.alike import likeness
 from ...doctor.finding import Finding
 from ...doctor.order import CONFIDENCES, SEVERITIES
 
@@ -31,7 +32,6 @@ MOST = 400
 FOLDED = "ended"
 """The key of the row into which trainers that have ended are folded."""
 _PID = re.compile(r"\bpid (\d+)")
-GPU, _NUMBER = re.compile(r"GPU (\d+)"), re.compile(r"[\d.]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +135,7 @@ def group_cases(cases: Sequence[Case]) -> list[CaseGroup]:
     found: dict[tuple[object, ...], list[Case]] = {}
     fold = len({case.pid for case in cases if case.dead}) > 1
     for case in cases:
-        finding = case.finding
-        alike: tuple[object, ...] = (
-            finding.pitfall, finding.cause, finding.severity, finding.confidence, case.kind,
-            case.past, case.job,
-            _NUMBER.sub("", finding.title) if GPU.fullmatch(finding.where) else "",
-        )  # fmt: skip
+        alike: tuple[object, ...] = (*likeness(case.finding), case.kind, case.past, case.job)
         found.setdefault((FOLDED,) if fold and case.dead else alike, []).append(case)
     return [CaseGroup(first, tuple(rest)) for first, *rest in found.values()]
 

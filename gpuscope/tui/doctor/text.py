@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ...doctor.alike import DEVICE
 from ...doctor.finding import SEVERITY_TOKENS as SEVERITY_TOKENS
 from ...doctor.report import evidence_lines, fix_sentences
 from ...doctor.steps import KILL, STACKS, copied_steps, marked_step, now_of, steps_of
@@ -17,7 +18,7 @@ from ...model.ended_jobs import number_text
 from ...text import styled
 from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
-from ..background.finding_history import FOLDED, GPU, Case, CaseGroup, all_well, group_cases
+from ..background.finding_history import FOLDED, Case, CaseGroup, all_well, group_cases
 from ..shell.keymap import key_of
 from ..widgets.table import GUTTER, Column, TableRow
 from .case_times import duration_of_case, since_text
@@ -151,9 +152,9 @@ def where_of(group: CaseGroup, host: HostView | None = None) -> str:
     The script comes before the place where several run on ``host``.
     """
     places = [case.finding.where for case in (group.first, *group.others)]
-    devices = [int(match[1]) for place in places if (match := GPU.fullmatch(place))]
+    devices = [match for place in places if (match := DEVICE.fullmatch(place))]
     if len(devices) == len(places):
-        return f"GPU {ranges_text(devices)}"
+        return f"GPU {ranges_text(int(match[1]) for match in devices)}{devices[0][2]}"
     jobs = [job for job in host.jobs if job.trainers] if host is not None else []
     title = next((job.title for job in jobs if job.key == group.first.job), "")
     return f"{title}, {places[0]}" if title and len(jobs) > 1 else places[0]

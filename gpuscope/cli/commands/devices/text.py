@@ -61,9 +61,8 @@ def text(host: HostView, problems: list[dict[str, Any]], there: bool = False) ->
         lines += ["", *room]
     if problems:
         lines.append("")
-    for row in problems:
-        where = "" if row["device"] is None else f"GPU {row['device']}: "
-        lines.append(f"{_MARKS[row['severity']]} {where}{row['reason']}")
+    for severity, where, reason in output.grouped_problems(problems):
+        lines.append(f"{_MARKS[severity]} {where}{': ' if where else ''}{reason}")
     notes = [*_unowned(host), *_missing(host)]
     return "\n".join([*lines, "", *notes] if notes else lines)
 

@@ -46,7 +46,6 @@ def _lines(host: HostView, problems: list[dict[str, Any]]) -> list[str]:
             f"tensor {tensor} {power} {heat} {clock} {processes} "
             f"process{'' if processes == '1' else 'es'}"
         )
-    for row in problems:
-        where = "" if row["device"] is None else f"GPU {row['device']} "
-        lines.append(f"{where}{row['severity']}: {row['reason']}")
+    for severity, where, reason in output.grouped_problems(problems):
+        lines.append(f"{where}{' ' if where else ''}{severity}: {reason}")
     return lines

@@ -13,6 +13,7 @@ from ....model.stalls import is_late
 from ....model.step_time import SPLIT
 from ....text import width
 from ....text.process_name import short_script, shown_command
+from ....text.ranges import ranges_text
 from ....text.units import DASH, age_text, bytes_text, percent_text
 from ....wire.columns import rewrite_sizes
 from ... import output
@@ -24,7 +25,10 @@ def text(result: Mapping[str, Any]) -> str:
     lines = [result["host"]]
     if result["processes"]:
         lines += ["", *_table(result["processes"])]
-    notes = dict.fromkeys(row["reason"] for row in result["problems"])
+    notes = dict.fromkeys(
+        f"{where}{': ' if where else ''}{reason}"
+        for _, where, reason in output.grouped_problems(result["problems"])
+    )
     for row in result["unknown"]:
         if row["path"] == "processes" or row["path"].endswith("].processes"):
             notes.setdefault(f"Why some GPU memory has no owner here: {row['reason']}")
@@ -106,14 +110,18 @@ def _sm(devices: list[dict[str, Any]]) -> str:
 
 
 def _states(devices: list[dict[str, Any]]) -> list[str]:
-    """Return what is wrong with the training on each device, unless its place in the code says it.
+    """Return what is wrong with the training on its devices, unless its place in the code says it.
 
-    That is the device's state, as all surfaces tell it.
+    That is the state of these devices, as all surfaces tell it.
     """
+    found: dict[tuple[str, str], list[int]] = {}
+    for device in devices:
+        state = device["state"]
+        if state["word"] in OF_TRAININGS - HANGS:
+            found.setdefault((state["word"], state["reason"]), []).append(device["index"])
     return [
-        f"{state['word']} on GPU {device['index']}: {state['reason']}"
-        for device in devices
-        if (state := device["state"])["word"] in OF_TRAININGS - HANGS
+        f"{word} on GPU {ranges_text(indices)}: {reason}"
+        for (word, reason), indices in found.items()
     ]
 
 

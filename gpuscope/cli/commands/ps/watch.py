@@ -41,7 +41,10 @@ def _lines(found: Mapping[str, Any]) -> list[str]:
     lines = [_line(process) for process in found["processes"]]
     if not lines and not found["problems"]:
         lines = ["no process here uses a GPU, and no trainer has a probe"]
-    return lines + [f"{row['severity']}: {row['reason']}" for row in found["problems"]]
+    return lines + [
+        f"{where}{' ' if where else ''}{severity}: {reason}"
+        for severity, where, reason in output.grouped_problems(found["problems"])
+    ]
 
 
 def _line(process: Mapping[str, Any]) -> str:
