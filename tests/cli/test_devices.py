@@ -134,7 +134,7 @@ def test_a_lost_device_is_a_problem_and_the_other_is_still_told(fake, capsys):
 def test_gpus_with_the_same_problem_are_named_together_in_the_text(fake, capsys):
     fake.lose(0)
     fake.lose(1)
-    code, document = run_json(capsys)
+    _, document = run_json(capsys)
     assert [row["device"] for row in document["problems"]] == [0, 1]
     assert document["problems"][0]["reason"] == document["problems"][1]["reason"]
     _, out = run(capsys)

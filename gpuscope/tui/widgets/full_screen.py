@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from textual import events, on
 from textual.binding import BindingType
 from textual.screen import ModalScreen
 
@@ -106,7 +107,8 @@ class FullScreen(ClosesOnce, ModalScreen[None]):
         self._head: Sequence[Piece] = ()
         self._head_session: Session | None = None
 
-    def on_mount(self) -> None:  # Textual calls this beside the one of a subclass
+    @on(events.Mount)  # beside what a subclass does when it is mounted
+    def _keep_time(self) -> None:
         self.set_interval(CLOCK_SECONDS, self._show_head)
 
     async def show_first(self, draw: Callable[[], object]) -> None:
