@@ -42,11 +42,11 @@ BESIDE = ("fleet", "next_host", "previous_host", "connect_again", "next_fix")
 """Actions that are not about the recording."""
 OWN = {
     "overview": ["Enter", "Tab", "P", "a"],
-    "memory": ["n N", "m", "c", "W"],
+    "memory": ["n N", "w", "W", "m"],
     "time": ["n N", "l", "w", "Enter"],
     "doctor": ["n", "r", "S", "K", "y"],
     "lab": ["r", "x", "← →", "v", "i"],
-    "log": ["n N", "Enter"],
+    "log": ["n N", "Enter", "/"],
     "fleet": ["Enter", "F5", "/", "a"],
 }
 """Tab → keys that somebody needs there, which a terminal of 80 columns has room for."""
@@ -77,6 +77,34 @@ def test_at_80_columns_a_tab_names_its_own_keys_and_the_three_of_all_screens(tab
         ("q", "Quit"),
     ]
     assert sum(styled.cells(hint_pieces(hint)) for hint in [*left, *right]) <= 80
+
+
+def test_on_the_list_of_jobs_the_overview_names_the_filter_at_80_columns():
+    def shown(on_jobs: bool) -> list[str]:
+        left, _ = fitted(tab_hints("overview", anything, on_jobs=on_jobs), tab_ends(), 80)
+        return [hint.keys for hint in left]
+
+    assert shown(on_jobs=False) == ["Enter", "Tab", "P", "a"]
+    assert shown(on_jobs=True) == ["Enter", "Tab", "P", "/"]
+
+
+@in_loop
+async def test_the_keys_of_the_line_follow_the_keyboard_from_list_to_list():
+    app = test_trainer_actions.make(views.training(3.0))[0]
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "train.py")
+        app.main.query_one("#devices").focus()
+        await until(pilot, "P Processes  a Attach")
+        for _ in range(4):
+            await pilot.press("tab")
+            if app.main.focused.id == "jobs":
+                break
+        await until(pilot, "P Processes  / Filter")
+
+
+def test_only_a_tab_with_rows_to_filter_names_the_filter():
+    names = {tab: [hint.keys for hint in tab_hints(tab, anything)] for tab in TABS}
+    assert [tab for tab, keys in names.items() if "/" not in keys] == ["memory"]
 
 
 def test_while_a_job_hangs_the_overview_names_the_keys_that_help_right_after_enter():

@@ -250,7 +250,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def _footer(self) -> None:
         session, self._foot_drawn = self.session, time.monotonic()
         frozen = session.paused_seconds is not None
-        hints = tab_hints(self.tab, session.why_not, frozen, session.hangs)
+        on_jobs = self.focused is not None and self.focused.id == "jobs"
+        hints = tab_hints(self.tab, session.why_not, frozen, session.hangs, on_jobs)
         self.query_one(KeyLine).show(hints, tab_ends())
 
     def _top(self) -> None:

@@ -92,6 +92,7 @@ ACTIONS: tuple[Action, ...] = (
         "Filter",
         "only rows that contain the text",
         "View",
+        where=("fleet", "overview", "time", "doctor", "lab", "log"),
         footer=17,
     ),
     Action(

@@ -45,14 +45,18 @@ What the first does is said of both.
 """
 FIRST = {
     "fleet": ("open", "connect_again", "filter", "attach", "sort_previous", "mine"),
-    "overview": ("open", "next_pane", "processes", "attach", "pause", "replay_back"),
-    "doctor": ("next_fix", "prove", "stacks", "signal", "copy", "open"),
+    "overview": ("open", "next_pane", "processes", "attach", "filter", "pause", "replay_back"),
+    "memory": ("next_subject", "waterfall", "what_if", "modules", "counters"),
+    "doctor": ("next_fix", "prove", "stacks", "signal", "copy", "open", "filter"),
+    "log": ("next_kind", "open", "filter"),
 }
 """Tab → what one comes there for, which stands before all else; elsewhere it is what the order of
 the registry puts first.
 """
 FEWEST_KEYS = 3
 """So many of the keys at the left are named before the words of those at the right."""
+ON_JOBS = ("open", "next_pane", "processes", "filter")
+"""The same on the Overview while its list of jobs has the keyboard: a job has its probe already."""
 IN_A_HANG = ("open", "stacks", "signal")
 """What one needs first on the Overview while a job hangs."""
 STANDING = {"pause": "Now", "replay_back": "10 s", "far_back": "5 min"}
@@ -62,22 +66,30 @@ STANDING = {"pause": "Now", "replay_back": "10 s", "far_back": "5 min"}
 # ── what there is ──
 
 
-def tab_actions(tab: str) -> list[Action]:
-    """Return the actions that the line of a tab may name, the most important first."""
+def tab_actions(tab: str, first: Sequence[str] = ()) -> list[Action]:
+    """Return the actions that the line of a tab may name, the most important first.
+
+    ``first`` are those to begin with where these are not the usual ones of the tab.
+    """
     here = [a for a in ACTIONS if a.footer and a.applies(tab) and a.name not in ENDS]
-    first = FIRST.get(tab, ())
+    first = first or FIRST.get(tab, ())
     here.sort(key=lambda a: first.index(a.name) if a.name in first else len(first) + a.footer)
     return here
 
 
 def tab_hints(
-    tab: str, why_not: Callable[[str], str], frozen: bool = False, hangs: bool = False
+    tab: str,
+    why_not: Callable[[str], str],
+    frozen: bool = False,
+    hangs: bool = False,
+    on_jobs: bool = False,
 ) -> list[Hint]:
     """Return the keys of a tab that can act now, the most important first.
 
-    ``frozen`` says that the screen stands still in a live session, ``hangs`` that a job does.
+    ``frozen`` says that the screen stands still in a live session, ``hangs`` that a job does, and
+    ``on_jobs`` that the list of jobs has the keyboard.
     """
-    here = [a for a in tab_actions(tab) if not (frozen and a.name in STANDING)]
+    here = [a for a in tab_actions(tab, ON_JOBS if on_jobs else ()) if not (frozen and a.name in STANDING)]
     if hangs and tab == "overview":
         here.sort(key=lambda a: IN_A_HANG.index(a.name) if a.name in IN_A_HANG else len(IN_A_HANG))
     out = [_of_action(a.name) for a in here if not why_not(a.name)]
