@@ -141,6 +141,11 @@ class ProcessWorker(Worker):
         return self._note if listed or used else None
 
     @property
+    def asked_for(self) -> Tuple[FrozenSet[int], FrozenSet[int]]:
+        """The processes to describe, and those that the driver names."""
+        return self._wanted, self._listed
+
+    @property
     def settled(self) -> bool:
         """Whether every process of interest has been examined."""
         return self.ready and self._wanted <= self.known.keys() and self._judged == self._listed

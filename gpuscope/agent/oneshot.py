@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, Optional, Sequence
+from typing import TYPE_CHECKING, Callable, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from .picture import Collector, Picture
 
@@ -22,6 +22,9 @@ TRAINERS_SECONDS = 1.2
 for.
 """
 _PROBE_HZ = 2.0
+_PAUSE_SECONDS = 0.1
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -46,23 +49,87 @@ def collect_once(
 
     Threads that hang are left behind: they are daemons, and the caller is about to end.
     """
-    keep_stdout()
-    began = time.monotonic()
     # Everything is asked once: at this rate no answer counts as late before we have ended.
     collector = Collector(
         1.0 / max(timeout, 1.0), probe_hz=_PROBE_HZ, make_nvml=make_nvml, directories=directories
     )
-    collector.start()
-    search = ProbeSearch(collector)
-    while True:
-        picture = collector.picture()
-        complete = is_complete(collector)
-        waited = time.monotonic() - began
-        if waited >= timeout or (complete and not (want_trainers and search.pending)):
-            picture = collector.picture()  # answers that came between that one and the check
-            collector.stop()
-            return OneShot(picture, complete)
-        collector.bell.wait(min(timeout - waited, 0.1))
+    look = Look(collector)
+    look.start()
+    picture, complete = look.until(
+        timeout,
+        collector.picture,
+        lambda _, now, seconds: now.all and not (want_trainers and now.searching),
+    )
+    look.stop()
+    return OneShot(picture, complete)
+
+
+class Answered(NamedTuple):
+    """How much has answered of what was asked for."""
+
+    all: bool
+    """The driver, every device, the host and every wanted process have answered, or cannot."""
+    searching: bool
+    """A trainer whose probe has not answered may still have one.
+
+    That is so until all probes were searched for, however long this takes on a busy machine, and
+    for :data:`TRAINERS_SECONDS` longer if a probe was found that has sent nothing yet.
+    """
+    connecting: bool
+    """A probe was found whose trainer has not sent a row yet."""
+    asked_for: object
+    """The processes that were asked for."""
+
+
+class Look:
+    """The workers of this host while it is looked at, from :meth:`start` until :meth:`stop`."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+        self._searched: Optional[float] = None
+
+    def start(self, on_answer: Optional[Callable[..., None]] = None) -> None:
+        """Start all workers. ``on_answer`` is called with the answers of probes (link, frame)."""
+        keep_stdout()
+        self._began = time.monotonic()
+        self._collector.start(on_answer)
+
+    def until(
+        self, timeout: float, take: Callable[[], T], enough: Callable[[T, Answered, float], bool]
+    ) -> Tuple[T, bool]:
+        """Take what is known, again and again, until it is enough or ``timeout`` is over.
+
+        ``enough`` is asked with what was taken, what has answered, and the seconds since the start.
+        Return what was taken last, and whether all had answered by then.
+        """
+        while True:
+            # What was taken has all answers only if nothing has changed while it was taken. A probe
+            # that answers meanwhile may not be in it, and the process of a trainer that is in it
+            # for the first time is asked for only from then on.
+            before = self.answered
+            taken = take()
+            answered, waited = self.answered, time.monotonic() - self._began
+            if waited >= timeout or (answered == before and enough(taken, answered, waited)):
+                return taken, before.all and answered.all
+            if answered == before:
+                self._collector.bell.wait(min(timeout - waited, _PAUSE_SECONDS))
+
+    @property
+    def answered(self) -> Answered:
+        """Return how much has answered until now."""
+        workers, probes, now = self._collector, self._collector.probes, time.monotonic()
+        assert probes is not None, "they run since the start"
+        if self._searched is None and probes.scans:
+            self._searched = now
+        connecting = probes.connecting
+        searching = self._searched is None or (
+            connecting and now - self._searched < TRAINERS_SECONDS
+        )
+        return Answered(_is_complete(workers), searching, connecting, workers.processes.asked_for)
+
+    def stop(self) -> None:
+        """Ask nobody any more."""
+        self._collector.stop()
 
 
 def keep_stdout() -> None:
@@ -91,32 +158,7 @@ def keep_stdout() -> None:
         return
 
 
-class ProbeSearch:
-    """The search for probes by a collector that has started."""
-
-    def __init__(self, collector: Collector) -> None:
-        self._collector = collector
-        self._ended: Optional[float] = None
-
-    @property
-    def pending(self) -> bool:
-        """Tell whether a trainer whose probe has not answered may still have one.
-
-        That is so until all probes were searched for, however long this takes on a busy machine,
-        and for :data:`TRAINERS_SECONDS` longer if a probe was found that has sent nothing yet.
-        """
-        probes = self._collector.probes
-        if probes is None:
-            return False
-        if self._ended is None:
-            if not probes.scans:
-                return True
-            self._ended = time.monotonic()
-        return probes.connecting and time.monotonic() - self._ended < TRAINERS_SECONDS
-
-
-def is_complete(collector: Collector) -> bool:
-    """Whether the driver, every device, the host and every wanted process have answered, or cannot."""  # noqa: E501
+def _is_complete(collector: Collector) -> bool:
     return (
         collector.nvml.settled
         and all(worker.answered or worker.failure is not None for worker in collector.nvml.devices)

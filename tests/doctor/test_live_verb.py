@@ -121,8 +121,8 @@ def test_a_probe_that_answers_while_a_look_takes_what_is_new_is_seen(fake, socke
 
         def tick(self):
             frames = super().tick()
-            while not self.complete or self.searching or self.connecting:
-                self.wait(0.01)
+            while self.answered[:3] != (True, False, False):  # all, searching, connecting
+                time.sleep(0.01)
             return frames
 
     collector = Collector(4.0, probe_hz=5.0, directories=[str(sockets)])

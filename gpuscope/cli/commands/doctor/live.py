@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....agent.live_frames import LiveFrames
+from ....agent.oneshot import Answered
 from ....doctor.finding import Report
 from ....process.procfs import descends
 from ....store.decode import decode
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 WATCH_SECONDS = 2.2
 """Seconds to watch trainers: enough samples for a mean, and to see a counter rise."""
 HZ, PROBE_HZ = 2.0, 5.0
-TICK_SECONDS = 0.2
 MAX_REQUESTS = 64
 NO_TRAINER = (
     "no trainer with a probe runs here. gpuscope run train.py starts one; gpuscope doctor FILE "
@@ -157,16 +157,11 @@ class LocalWatch:
 
     def __init__(self, agent: LiveFrames | None = None, ask: bool = False) -> None:
         self.store = Store()
-        self._agent, self._memories = (
-            agent or LiveFrames(HZ, PROBE_HZ),
-            _RememberedHistory() if ask else None,
-        )
+        self._agent = agent or LiveFrames(HZ, PROBE_HZ)
+        self._memories = _RememberedHistory() if ask else None
         self.store.add_source(_KEY, os.uname().nodename)
-        self._began = time.monotonic()
-        _feed(
-            self.store,
-            self._agent.start(self._memories.hear if self._memories is not None else None),
-        )
+        self._agent.start(self._memories.hear if self._memories is not None else None)
+        _feed(self.store, [self._agent.hello])
 
     def first(self, timeout: float, pid: int | None = None) -> bool:
         """Look until enough was seen, or for ``timeout``. Return whether everybody has answered.
@@ -174,25 +169,19 @@ class LocalWatch:
         With ``pid`` the trainers of other jobs are not enough: their probes may answer long before
         the one that is asked for.
         """
-        agent = self._agent
-        while True:
-            # Before the frames are taken: a probe that answers in between is still to be waited
-            # for, because these frames may not have its trainer.
-            complete = agent.complete
-            searching = agent.searching or (pid is not None and agent.connecting)
-            trainers = [
-                one for one in self.tick() if pid is None or descends(one.definition.pid, pid)
-            ]
-            waited = time.monotonic() - self._began
-            enough = complete and (waited >= WATCH_SECONDS if trainers else not searching)
-            if enough or waited >= max(timeout, 0.2):
-                if self._memories is not None:
-                    self._memories.tell(self.store)
-                return complete
+
+        def take() -> list[TrainerView]:
+            return [one for one in self.tick() if pid is None or descends(one.definition.pid, pid)]
+
+        def enough(trainers: list[TrainerView], now: Answered, seconds: float) -> bool:
             if trainers:
-                time.sleep(TICK_SECONDS)
-            elif complete or not agent.complete:  # else all has come since: look at it at once
-                agent.wait(TICK_SECONDS / 2)
+                return now.all and seconds >= WATCH_SECONDS
+            return now.all and not (now.searching or (pid is not None and now.connecting))
+
+        _, complete = self._agent.until(max(timeout, 0.2), take, enough)
+        if self._memories is not None:
+            self._memories.tell(self.store)
+        return complete
 
     def tick(self) -> list[TrainerView]:
         """Take what is new, and return the trainers that live."""
