@@ -1,4 +1,4 @@
-"""Say that a file is not there which the user names, in the same line for every verb."""
+"""Say that a file is not there which the user names, in the same words for every verb."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ _SUFFIXES = (".py", ".gsr", ".box", ".pickle", ".pkl", ".json", ".log", ".txt", 
 
 
 class MissingFile(UserError):
-    """A file that the user names is not there. Every verb says so in the same line."""
+    """A file that the user names is not there. Every verb says so in the same words."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"there is no file {clean(path)}. Check the path.", code="missing")
+        folder = os.path.dirname(path)
+        why = f"there is no folder {clean(folder)}" if folder and not os.path.isdir(folder) else ""
+        super().__init__(f"there is no file {clean(path)}", why, "check the path", "missing")
 
 
 class MissingScript(MissingFile):

@@ -1,4 +1,4 @@
-"""A file that is not there is told in the same line by every verb that takes one."""
+"""A file that is not there is told in the same words by every verb that takes one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READS, STARTS = ExitStatus.UNCHECKED, ExitStatus.USAGE
     ],
 )
 @pytest.mark.parametrize("folder", ["", "none/here"])
-def test_every_verb_says_it_in_one_line_with_what_to_do(
+def test_every_verb_says_what_is_missing_why_and_what_to_do(
     capsys, monkeypatch, tmp_path, verb, name, status, folder
 ):
     monkeypatch.chdir(tmp_path)
@@ -34,12 +34,12 @@ def test_every_verb_says_it_in_one_line_with_what_to_do(
     assert cli.main([verb, str(path)]) == status
     out, err = capsys.readouterr()
     assert out == ""
-    said = f"there is no file {path}. Check the path."
-    assert err == f"gpuscope {verb}: {said}\n"
+    why = f"Why: there is no folder {path.parent}\n" if folder else ""
+    assert err == f"gpuscope {verb}: there is no file {path}\n{why}Next: check the path\n"
     if not folder:
         assert cli.main([verb, name]) == status
         assert capsys.readouterr().err == (
-            f"gpuscope {verb}: there is no file {name}. Check the path.\n"
+            f"gpuscope {verb}: there is no file {name}\nNext: check the path\n"
         )
 
 
@@ -48,5 +48,5 @@ def test_of_several_files_the_others_are_read(capsys, tmp_path):
     there.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
     assert cli.main(["doctor", str(there), str(gone)]) == ExitStatus.UNCHECKED
     out = " ".join(capsys.readouterr().out.split())
-    assert f"there is no file {gone}. Check the path." in out
+    assert f"there is no file {gone}. Next: check the path" in out
     assert out.startswith("No clear cause was found. Possible causes")

@@ -226,12 +226,12 @@ def test_a_session_can_be_recorded_and_replayed(terminal, tmp_path):
 def test_what_is_no_recording_is_refused_with_what_to_do(tmp_path):
     path = tmp_path / "nonsense"
     path.write_bytes(b"\x00\x1b]0;evil\x07" * 50)
-    for name, cure in ((path, "\nNext: "), (tmp_path / "not there", "Check the path")):
+    for name in (path, tmp_path / "not there"):
         done = subprocess.run(
             [sys.executable, "-m", "gpuscope", "replay", str(name)], capture_output=True, text=True
         )
         assert done.returncode == 3
-        assert cure in done.stderr
+        assert "\nNext: " in done.stderr
         assert len(done.stderr.splitlines()) <= 2
         assert "\x1b" not in done.stderr
 

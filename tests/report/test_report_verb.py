@@ -101,7 +101,7 @@ def test_what_is_no_result_is_refused(content, says, capsys):
 
 def test_a_missing_file_and_a_bad_place_are_said(capsys):
     assert reported("missing.gsr")[0] == 3
-    assert "there is no file missing.gsr. Check the path." in capsys.readouterr().err
+    assert "there is no file missing.gsr\nNext: check the path" in capsys.readouterr().err
     assert cli.main(["report", str(STALL), "-o", "no/page.html"]) == 64
     assert cli.main(["report", str(STALL), "-o", "."]) == 64
     Path("h200x2-stall.html").write_text("mine")

@@ -221,7 +221,8 @@ def _no_such(target: str, error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         if os.path.islink(target):
             return f"{shown}: this symbolic link leads to a file that is not there."
-        return MissingFile(target).what
+        missing = MissingFile(target)
+        return f"{missing.what}. Next: {missing.next}"
     return f"{shown}: cannot be examined ({why})."
 
 
