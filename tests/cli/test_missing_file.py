@@ -48,5 +48,5 @@ def test_of_several_files_the_others_are_read(capsys, tmp_path):
     there.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
     assert cli.main(["doctor", str(there), str(gone)]) == ExitStatus.UNCHECKED
     out = " ".join(capsys.readouterr().out.split())
-    assert f"there is no file {gone}. Next: check the path" in out
+    assert f"there is no file {gone}. Next: check the path." in out
     assert out.startswith("No clear cause was found. Possible causes")

@@ -442,7 +442,8 @@ def test_a_name_of_nothing_is_a_file_that_is_missing_where_nothing_trains(ask, n
     nobody.append(frames.Sample(0, int(views.END * 1e9), h=[views.host_row()]))
     code, _, errors, _ = ask(name, "--no-look", frames=nobody)
     assert code == 3
-    assert errors == f"gpuscope why: there is no file {name}\nNext: check the path\n"
+    why = "Why: there is no folder logs\n" if name.startswith("logs") else ""
+    assert errors == f"gpuscope why: there is no file {name}\n{why}Next: check the path\n"
 
 
 def test_a_path_of_nothing_is_a_missing_file_whatever_trains(ask):

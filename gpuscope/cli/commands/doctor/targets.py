@@ -222,7 +222,7 @@ def _no_such(target: str, error: Exception) -> str:
         if os.path.islink(target):
             return f"{shown}: this symbolic link leads to a file that is not there."
         missing = MissingFile(target)
-        return f"{missing.what}. Next: {missing.next}"
+        return f"{missing.what}. Next: {missing.next}."
     return f"{shown}: cannot be examined ({why})."
 
 
