@@ -1,12 +1,18 @@
-"""Questions about an open snapshot that panels ask once and draw when the answer is there."""
+"""Questions about an open snapshot that panels ask once and draw when the answer is there.
+
+The panels have the base that does the drawing.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...snapshot.model import SnapshotDevice
 from ...snapshot.reader import SnapshotError
+from ...text.styled import Line
+from ..widgets.text import Lines
 
 
 class Answers:
@@ -45,3 +51,26 @@ class Answers:
             self._known[question] = error.what
         for draw in self._drawers:
             draw()
+
+
+class AnsweredLines(Lines):
+    """Lines about a device of a snapshot, drawn again after each answer and at each new size."""
+
+    def __init__(self, answers: Answers, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.answers = answers
+        self.device: SnapshotDevice | None = None
+        answers.tell(self.draw)
+
+    def lines_of(self, device: SnapshotDevice, cells: int, rows: int) -> Sequence[Line]:
+        """Return what is shown of the device on so much room."""
+        raise NotImplementedError
+
+    def draw(self) -> None:
+        """Draw the lines again, if there is a device and room for them."""
+        cells, rows = self.content_size
+        if self.is_mounted and cells and rows and self.device is not None:
+            self.show(self.lines_of(self.device, cells, rows))
+
+    def on_resize(self) -> None:
+        self.draw()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from ...snapshot.drawing import area, column_of
 from ...snapshot.model import Course, SnapshotDevice
@@ -12,8 +12,7 @@ from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text, count_text
 from ..theme import Glyphs
-from ..widgets.text import Lines
-from .answers import Answers
+from .answers import AnsweredLines
 from .first_page import charset
 from .rows import where
 
@@ -62,39 +61,29 @@ def wanted_rows(device: SnapshotDevice, rows: int) -> int:
     return min(rows, len(device.stacks.rows) * (1 + strip_rows(device, rows)) + 1)
 
 
-class Courses(Lines):
+class Courses(AnsweredLines):
     """The largest stacks as strips over the trace, so that one that grows stands out."""
 
-    def __init__(self, answers: Answers, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._answers = answers
-        self._device: SnapshotDevice | None = None
-        self._chosen = ""
-        answers.tell(self._draw)
+    _chosen = ""
 
     def of(self, reading: Reading, device: SnapshotDevice, chosen: str, rows: int) -> None:
         """Show as many of a device's largest stacks as ``rows`` have room for."""
-        self._device, self._chosen = device, chosen
+        self.device, self._chosen = device, chosen
         for row in device.stacks.rows[: max(0, (rows - 1) // (1 + STRIP_ROWS))]:
             question = ("course", device.device, row.number)
-            self._answers.ask(question, reading.course, device.device, row.number)
-        self._draw()
+            self.answers.ask(question, reading.course, device.device, row.number)
+        self.draw()
 
-    def on_resize(self) -> None:
-        self._draw()
-
-    def _draw(self) -> None:
-        cells, rows = self.content_size
-        device = self._device
-        if not self.is_mounted or not cells or device is None or device.trace is None:
-            return
+    def lines_of(self, device: SnapshotDevice, cells: int, rows: int) -> Sequence[Line]:
+        if device.trace is None:
+            return []
         glyphs, chars = self.tokens.glyphs, charset(self.tokens.glyphs)
         out: list[Line] = []
         high = strip_rows(device, rows)
         for number, row in enumerate(device.stacks.rows):
             if len(out) + high + 2 > rows:
                 break
-            course = self._answers.get(("course", device.device, row.number))
+            course = self.answers.get(("course", device.device, row.number))
             if not isinstance(course, Course) or not course.bytes.high:
                 continue
             here = str(number) == self._chosen
@@ -108,4 +97,4 @@ class Courses(Lines):
             out.append(styled.spread(name, [(most, "muted")], cells))
             token = "allocated" if here else "cached"
             out += [[(text, token)] for text in area(course.bytes, cells, high, top, chars)]
-        self.show([*out, [(_axis(device.trace.entries, cells), "faint")]] if out else [])
+        return [*out, [(_axis(device.trace.entries, cells), "faint")]] if out else []

@@ -19,8 +19,7 @@ from ...text.styled import Line
 from ...text.units import bytes_text, count_text, percent_text, signed_bytes_text
 from ..theme import Glyphs
 from ..widgets.pane import set_title
-from ..widgets.text import Lines
-from .answers import Answers
+from .answers import AnsweredLines, Answers
 from .courses import AREA_ROWS, course_lines
 from .first_page import charset, largest_lines, map_lines
 from .rows import NO_STACK, stack_text
@@ -98,42 +97,33 @@ def size_lines(
     return out
 
 
-class Largest(Lines):
+class Largest(AnsweredLines):
     """Who holds most of a device, and below it the text of the line that does."""
 
     def __init__(self, path: Path, answers: Answers, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._path, self._answers = path, answers
-        self._device: SnapshotDevice | None = None
+        super().__init__(answers, **kwargs)
+        self._path = path
         self._taken: float | None = None
-        answers.tell(self._draw)
 
     def of(self, device: SnapshotDevice, summary: Summary | None) -> None:
         """Show a device of a snapshot."""
-        self._device, self._taken = device, _taken(summary)
+        self.device, self._taken = device, _taken(summary)
         if (row := _first(device)) is not None:
             frame = row.frames[row.headline]
-            self._answers.ask(_source_of(frame), read_source, frame, self._path.parent)
-        self._draw()
+            self.answers.ask(_source_of(frame), read_source, frame, self._path.parent)
+        self.draw()
 
-    def on_resize(self) -> None:
-        self._draw()
-
-    def _draw(self) -> None:
-        cells, rows = self.content_size
-        device = self._device
-        if not self.is_mounted or not cells or not rows or device is None:
-            return
+    def lines_of(self, device: SnapshotDevice, cells: int, rows: int) -> Sequence[Line]:
         glyphs = self.tokens.glyphs
         lines, row = largest_lines(device, glyphs, cells, rows), _first(device)
-        source = self._answers.get(_source_of(row.frames[row.headline])) if row else None
+        source = self.answers.get(_source_of(row.frames[row.headline])) if row else None
         room = rows - len(lines) - 2
         if row is not None and isinstance(source, Source) and room >= LEAST_SOURCE_ROWS:
             frame = row.frames[row.headline]
             sizes = sizes_by_line(Place(row, device.stacks), frame.file)
             text = source_lines(source, frame, sizes, self._taken, glyphs, min(room, SOURCE_ROWS))
             lines += [[], *(styled.cut(line, cells, glyphs.ellipsis) for line in text)]
-        self.show(lines)
+        return lines
 
 
 def _first(device: SnapshotDevice) -> StackRow | None:
@@ -141,19 +131,17 @@ def _first(device: SnapshotDevice) -> StackRow | None:
     return next((row for row in device.stacks.rows if row.frames), None)
 
 
-class Detail(Lines):
+class Detail(AnsweredLines):
     """A panel that asks for what it shows: the child process, and the disk for source text."""
 
     DEFAULT_CSS = "Detail { width: 1fr; height: 1fr; }"
 
     def __init__(self, path: Path, answers: Answers, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._path, self._answers = path, answers
-        self._device: SnapshotDevice | None = None
+        super().__init__(answers, **kwargs)
+        self._path = path
         self._taken: float | None = None
         self._of: Place | str | None = None
         self._more = True
-        answers.tell(self._draw)
 
     def of(
         self,
@@ -167,9 +155,9 @@ class Detail(Lines):
 
         Where there is ``more``, no other panel has the course of a stack, or the map of the sizes.
         """
-        self._device, self._taken, self._of = device, _taken(summary), chosen
+        self.device, self._taken, self._of = device, _taken(summary), chosen
         self._more = more
-        number, ask = device.device, self._answers.ask
+        number, ask = device.device, self.answers.ask
         if isinstance(chosen, str):
             kind, _, low = chosen.partition(":")
             if kind == "held" and low.isdigit():
@@ -180,20 +168,10 @@ class Detail(Lines):
                 ask(("course", number, row.number), reading.course, number, row.number)
             frame = row.frames[row.headline]
             ask(_source_of(frame), read_source, frame, self._path.parent)
-        self._draw()
+        self.draw()
 
-    def on_resize(self) -> None:
-        self._draw()
-
-    def _draw(self) -> None:
-        cells, rows = self.content_size
-        if self.is_mounted and cells and rows and self._device is not None:
-            self.show(self._lines_of(self._device, self._of, cells, rows))
-
-    def _lines_of(
-        self, device: SnapshotDevice, chosen: Place | str | None, cells: int, rows: int
-    ) -> Sequence[Line]:
-        glyphs, answers = self.tokens.glyphs, self._answers
+    def lines_of(self, device: SnapshotDevice, cells: int, rows: int) -> Sequence[Line]:
+        glyphs, answers, chosen = self.tokens.glyphs, self.answers, self._of
         if isinstance(chosen, str):
             set_title(self, "Who holds blocks of this size")
             found = answers.get((device.device, chosen))
