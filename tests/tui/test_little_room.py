@@ -5,6 +5,7 @@ The terminal is small or names are long.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 from tests.tui import test_attach, test_trainer_actions
 from tests.tui.pilot import in_loop, make_app, until
+from tests.tui.snapshots import text
 
 SMALL = (80, 24)
 
@@ -151,19 +153,21 @@ async def test_a_long_command_leaves_all_signals_in_view_and_a_key_shows_all_of_
 
 
 @in_loop
-async def test_what_a_signal_does_goes_on_below_itself():
+async def test_what_a_signal_does_goes_on_below_itself_from_the_first_frame_on():
     app = make_app(views.training())
-    async with app.run_test(size=(56, 30)) as pilot:
+    async with app.run_test(size=(56, 32)) as pilot:
         await until(pilot, "Devices")
         app.session.why_not = lambda name: ""  # type: ignore[method-assign]
         host = app.session.host
         assert host is not None
         app.open("signal", host.processes[0])
-        lines = (await until(pilot, "T  TERM", "INT")).splitlines()
+        while "INT" not in (shown := text(app)):
+            await asyncio.sleep(0)
+        assert "more lines" not in shown, "all have room"
+        lines = shown.splitlines()
         at = next(number for number, line in enumerate(lines) if "INT   like Ctrl-C" in line)
-        assert lines[at].index("like Ctrl-C") == len(lines[at + 1]) - len(
-            lines[at + 1].lstrip(" │")
-        )
+        below = lines[at + 1]
+        assert lines[at].index("like Ctrl-C") == len(below) - len(below.lstrip(" │"))
 
 
 @in_loop

@@ -89,7 +89,6 @@ class DetailScreen(TextDialog):
         self._framed: object = None
 
     def on_mount(self) -> None:
-        self.redraw()
         self.set_interval(1.0, self.redraw)
 
     def wrapped(self) -> list[Line]:

@@ -144,9 +144,6 @@ class SignalDialog(TextDialog):
         """Not cancelled when the dialog is closed: what was sent is told and logged."""
         self.state = "asking"
 
-    def on_mount(self) -> None:
-        self.redraw()
-
     def wrapped(self) -> list[Line]:
         lines = [self._process_line(self.cells), *super().wrapped()]
         for name in SIGNALS if self.state == "asking" else ():

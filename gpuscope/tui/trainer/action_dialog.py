@@ -69,7 +69,6 @@ class ActDialog(TextDialog):
         """Of history: its price is known and shown."""
 
     def on_mount(self) -> None:
-        self.redraw()
         self.set_interval(0.5, self.redraw)
 
     # ── drawing ──

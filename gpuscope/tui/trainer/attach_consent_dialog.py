@@ -79,9 +79,6 @@ class ConsentDialog(TextDialog):
         else:
             self.heading = f"Attach the probe to {len(self.items)} ranks?"
 
-    def on_mount(self) -> None:
-        self.redraw()
-
     # ── drawing ──
 
     def redraw(self) -> None:

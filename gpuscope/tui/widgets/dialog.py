@@ -12,6 +12,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
+from ...text.units import count_text
 from ..shell.entries import Hint, Key
 from ..shell.footer import ENDS_ON_DIALOGS, screen_ends, screen_hints
 from ..shell.keymap import bindings_of, key_text, keys_of
@@ -119,7 +120,9 @@ class Dialog(ClosesOnce, ModalScreen[None]):
         bodies = self.query(".dialog").results(VerticalScroll) if self.is_open else ()
         for body in bodies:
             rest = body.max_scroll_y - body.scroll_y
-            more = f"{key_text('down')} {rest:.0f} more lines" if rest >= 1 else ""
+            laid_out = bool(body.container_size)
+            text = f"{key_text('down')} {count_text(round(rest), 'more line')}"
+            more = text if rest >= 1 and laid_out else ""
             if str(body.border_subtitle or "") != more:
                 body.border_subtitle = more
 

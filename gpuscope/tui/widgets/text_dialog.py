@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from fractions import Fraction
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -12,8 +13,8 @@ from ...text.styled import Line
 from .dialog import Dialog
 from .text import Lines
 
-LEAST_CELLS, FIRST_CELLS = 30, 70
-"""The narrowest text, and its width before the dialog has been laid out."""
+LEAST_CELLS = 30
+"""The narrowest text."""
 
 
 class TextDialog(Dialog):
@@ -41,7 +42,7 @@ class TextDialog(Dialog):
             yield self.lines
 
     def on_mount(self) -> None:  # Textual calls this beside the one of a subclass
-        self.call_after_refresh(self.redraw)
+        self.redraw()
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.redraw)
@@ -49,7 +50,17 @@ class TextDialog(Dialog):
     @property
     def cells(self) -> int:
         """Return the width of a line in cells."""
-        return max(LEAST_CELLS, self.lines.size.width or FIRST_CELLS)
+        return max(LEAST_CELLS, self.lines.size.width or self._cells_to_come())
+
+    def _cells_to_come(self) -> int:
+        """Return the width of a line once the dialog is laid out, so that it is drawn once."""
+        size, styles = self.app.size, self.body.styles
+        widths = [
+            width.resolve(size, size, Fraction(1))
+            for width in (styles.width, styles.max_width)
+            if width is not None
+        ]
+        return int(min(widths)) - styles.gutter.width - styles.scrollbar_size_vertical
 
     def redraw(self) -> None:
         """Draw the lines again."""
