@@ -108,9 +108,7 @@ class RandomHost:
 
     def _end(self, process: _Process) -> Iterator[f.Frame]:
         self._processes.remove(process)
-        why = self.random.choice(
-            ("ended", "killed by signal 9", "exited without a good-bye " + "x" * 200)
-        )
+        why = self.random.choice(("ended", "killed by signal 9", "exited: " + "x" * 200))
         for entity in process.ids if self.random.random() < 0.5 else process.ids[:1]:
             yield f.Event(entity, "gone", self._m, why)
 

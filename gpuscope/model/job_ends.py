@@ -30,9 +30,7 @@ CAUSES: tuple[Word, ...] = ("stopped", "out of memory", "failed", "killed", "lef
 """Words for an end; the first of these explains the other ends of the same job."""
 NOTHING_SENT: Mapping[int, str] = MappingProxyType({})
 _PROBE_GONE, _SEEN_GONE = "the probe is gone (", "exited"
-_WELL = (PROGRAM_ENDED, "the program has come to its end", "finished")
-_REMOVED = (PROBE_REMOVED, DETACHED, UNWATCHED, "it was taken out")
-"""The words of today's probe, then those of older ones, which recordings hold."""
+_REMOVED = (PROBE_REMOVED, DETACHED, UNWATCHED)
 _FAILED = re.compile(r"exit code .+|[\w.<>]+(: .*)?", re.DOTALL)
 """The last words of a probe whose program failed: the exit code, or the exception's type."""
 _OUT_OF_MEMORY = re.compile(
@@ -41,7 +39,6 @@ _OUT_OF_MEMORY = re.compile(
 )
 _STOPPED = re.compile(r"([\w.<>]*\.)?(SignalException|SIGTERMException)\b")
 """Exceptions by which torch's launcher and Lightning end after a signal from their user."""
-_SILENT = (NO_LAST_WORDS, "without cleanup", "killed (signal")
 RUNS_ON = "runs on"
 """How the reason begins if a process is out of sight and has not ended."""
 UNKNOWN_HOW = "how is not known"
@@ -204,7 +201,7 @@ def last_end(gone: Gone | None, process: ProcView | None) -> Gone | None:
         return gone
     why = _told_of_probe(gone.reason)
     told = process.gone.reason.startswith(EXITED) or _SIGNAL.fullmatch(process.gone.reason)
-    if told and (why in _WELL or not _is_of_the_program(why)):
+    if told and (why == PROGRAM_ENDED or not _is_of_the_program(why)):
         return process.gone  # the kernel said how: its exit code, or which signal it was
     known = gone.reason.startswith(_PROBE_GONE) and _is_of_the_program(why)
     reason = f"{EXITED}{why}" if known else UNKNOWN_HOW
@@ -237,7 +234,7 @@ def how_it_ended(gone: Gone, sent: str = "") -> End:
         text = _told_of_probe(text)
     if text == INTERRUPTED:
         return End("stopped", "muted", how="by Ctrl-C")
-    if goes_on and text in _WELL:
+    if goes_on and text == PROGRAM_ENDED:
         return End("ended", "muted", "its process has not exited yet")
     if goes_on and text in _REMOVED:
         return End("left", "muted", "its probe was taken out, the process continues")
@@ -254,7 +251,7 @@ def how_it_ended(gone: Gone, sent: str = "") -> End:
 
 def _by_last_words(text: str) -> End:
     """Judge an end by what the program said last."""
-    if text in (*_WELL, *_REMOVED):
+    if text in (PROGRAM_ENDED, *_REMOVED):
         return End("ended", "ok")
     if text == AFTER_OUT_OF_MEMORY or _OUT_OF_MEMORY.match(text):
         return End("out of memory", "bad", text)
@@ -266,7 +263,7 @@ def _by_last_words(text: str) -> End:
 
 def ended_silently(gone: Gone) -> bool:
     """Return whether nobody saw how it ended: a signal, a crash and os._exit look alike."""
-    return any(words in gone.reason for words in _SILENT)
+    return gone.reason == NO_LAST_WORDS
 
 
 def may_be_out_of_memory(gone: Gone) -> bool:
@@ -276,7 +273,7 @@ def may_be_out_of_memory(gone: Gone) -> bool:
 
 def _is_of_the_program(text: str) -> bool:
     """Return whether the last words of a probe say how its program ends."""
-    return text in (*_WELL, INTERRUPTED) or _FAILED.fullmatch(text) is not None
+    return text in (PROGRAM_ENDED, INTERRUPTED) or _FAILED.fullmatch(text) is not None
 
 
 def killed_by(number: int) -> End:

@@ -19,7 +19,6 @@ from types import MappingProxyType
 from ..wire.frames import (
     COLUMNS,
     HOST_ID,
-    NO_LAST_WORDS,
     TEXT_COLUMNS,
     Def,
     Event,
@@ -60,8 +59,6 @@ REWIND_NS = 1_000_000_000
 """
 _RECOUNT_CELLS = 250_000
 _SHRINK_TO = 0.8
-_EARLIER_WORDS = ("without a word", "without a good-bye", "without cleanup")
-"""How older versions, whose recordings still play, said that a trainer's end was not seen."""
 _NUMBERS = frozenset((int, float))
 MAX_CELL_CHARS = 240
 """Limit of a text in a row: the name of a state, or a few names with their sizes."""
@@ -250,8 +247,6 @@ class Stream:
             )
 
     def _gone_at(self, m: int, reason: str) -> Gone:
-        if any(words in reason for words in _EARLIER_WORDS):
-            reason = NO_LAST_WORDS
         return Gone(self.seconds(m), self.wall(m), reason)
 
     # ── samples ───────────────────────────────────────────────────────────────────────────────────

@@ -17,10 +17,6 @@ SILENT = End("ended", "warn", "a signal, a crash or os._exit", "without an error
         ("killed by signal 9", End("killed", "bad", "often the kernel's OOM killer", "by SIGKILL")),
         ("killed by signal 15", End("killed", "bad", how="by SIGTERM")),
         ("killed by signal 99", End("killed", "bad", how="by signal 99")),
-        (
-            "died without cleanup (SIGTERM, SIGKILL, crash or os._exit)",
-            SILENT,
-        ),
         (NO_LAST_WORDS, SILENT),
         ("exited", End("ended", "muted", "how is not known")),
         ("exited: the program has ended", End("ended", "ok")),
@@ -76,7 +72,12 @@ def test_a_black_box_says_the_same_of_an_end_as_an_agent(last_words, sentence: s
 
 
 def test_ends_are_counted_the_gravest_first():
-    reasons = ["exited: finished", "exited: KeyError: 1", "killed by signal 9", NO_LAST_WORDS]
+    reasons = [
+        "exited: the program has ended",
+        "exited: KeyError: 1",
+        "killed by signal 9",
+        NO_LAST_WORDS,
+    ]
     ends = [how_it_ended(Gone(1.0, 2.0, reason)) for reason in [*reasons, "exited: KeyError: 2"]]
     said = (
         "2 failed, 1 killed by SIGKILL, 1 ended without an error message, 1 ended without an error"
@@ -87,6 +88,6 @@ def test_ends_are_counted_the_gravest_first():
 
 
 def test_after_a_name_an_end_is_a_sentence():
-    assert has_ended(Gone(1.0, 2.0, "exited: finished")) == "has ended"
+    assert has_ended(Gone(1.0, 2.0, "exited: the program has ended")) == "has ended"
     assert has_ended(Gone(1.0, 2.0, NO_LAST_WORDS)) == f"has {SILENT.sentence}"
     assert has_ended(Gone(1.0, 2.0, "killed by signal 15")) == "has ended: killed by SIGTERM"

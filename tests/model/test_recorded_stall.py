@@ -67,10 +67,3 @@ def test_what_a_device_holds_beside_its_processes_is_within_two_percent():
                 shares.append((used - sum(filter(None, held))) / used)
     assert len(shares) > 50
     assert max(map(abs, shares)) <= 0.02
-
-
-def test_an_end_in_the_words_of_an_older_version_is_told_in_those_of_today():
-    """The recording says "exited without a good-bye"."""
-    *_, host = moments()
-    reasons = {trainer.gone.reason for trainer in host.trainers if trainer.gone is not None}
-    assert reasons == {"ended without a message (a signal, a crash or os._exit)"}

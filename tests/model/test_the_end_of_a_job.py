@@ -170,7 +170,9 @@ def test_jobs_that_have_ended_are_listed_the_newest_first():
         frames += views.trainer(pid, 0, 1, "ada", True, job, f"{job}.py")
     frames.append(f.Sample(1, int(views.END * 1e9), h=[views.host_row()]))
     for number, at in ((301, 3.0), (300, 5.0), (302, 9.0)):
-        frames.append(f.Event(number, "gone", int((views.END + at) * 1e9), "exited: finished"))
+        frames.append(
+            f.Event(number, "gone", int((views.END + at) * 1e9), f"exited: {f.PROGRAM_ENDED}")
+        )
     frames = sample_at(frames, 10.0)
     host = host_of(frames)
     assert [line.cells["job"][0] for line in job_lines(host)] == [
@@ -187,7 +189,7 @@ def test_a_job_that_lives_on_without_its_probe_is_not_among_those_that_ended():
         pid = 48300 + number
         frames += views.trainer(pid, 0, 1, "ada", True, job, f"{job}.py")
     frames.append(f.Sample(1, int(views.END * 1e9), h=[views.host_row()]))
-    for number, at, why in ((300, 5.0, "exited: finished"), (301, 6.0, TAKEN_OUT[0])):
+    for number, at, why in ((300, 5.0, f"exited: {f.PROGRAM_ENDED}"), (301, 6.0, TAKEN_OUT[0])):
         frames.append(f.Event(number, "gone", int((views.END + at) * 1e9), why))
     frames.append(f.Event(302, "gone", int((views.END + 7) * 1e9), f.NO_LAST_WORDS))
     lines = job_lines(host_of(sample_at(frames, 10.0)))

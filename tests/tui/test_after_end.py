@@ -95,7 +95,7 @@ def test_a_replayed_box_has_the_stack_of_its_exception(folder):
     assert step == f"next: gpuscope doctor '{path}'"
 
 
-@pytest.mark.parametrize("reason", ["exited: finished", f"exited: {f.INTERRUPTED}"])
+@pytest.mark.parametrize("reason", [f"exited: {f.PROGRAM_ENDED}", f"exited: {f.INTERRUPTED}"])
 def test_a_job_that_ended_well_or_was_stopped_has_nothing_to_do_next(folder, reason):
     (ran,) = lines_of(dead(reason))
     assert ran.startswith("ran: ")

@@ -85,24 +85,12 @@ def test_a_job_starts_and_ends_once_with_its_reason_and_last_loss():
     ("reason", "stopped", "word", "text"),
     [
         ("exited: interrupted with Ctrl-C (KeyboardInterrupt)", {}, "stopped", "by Ctrl-C"),
-        ("died without cleanup (SIGKILL …)", {48201: "SIGTERM"}, "stopped", "by you, SIGTERM"),
-        (
-            "died without cleanup (SIGKILL …)",
-            {},
-            "ended",
-            "without an error message: a signal, a crash",
-        ),
+        (f.NO_LAST_WORDS, {48201: "SIGTERM"}, "stopped", "by you, SIGTERM"),
+        (f.NO_LAST_WORDS, {}, "ended", "without an error message: a signal, a crash"),
         ("killed by signal 9", {}, "killed", "by SIGKILL"),
         ("exited: the program has ended", {}, "ended", "step"),
-        ("exited: the program has come to its end", {}, "ended", "step"),
         (
             "the probe is gone (it was removed); the process continues",
-            {},
-            "probe lost",
-            "its probe was taken out",
-        ),
-        (
-            "the probe is gone (it was taken out); the process goes on",
             {},
             "probe lost",
             "its probe was taken out",
@@ -122,7 +110,7 @@ def test_what_the_user_stopped_is_no_crash(reason, stopped, word, text):
 def test_the_rank_that_tells_the_cause_counts():
     frames = jobs.ranks(4, 20.0)
     frames = gone(frames, "exited: ValueError: labels", [301])
-    journal = journal_of(gone(frames, "died without cleanup (SIGKILL …)", [300, 302, 303]))
+    journal = journal_of(gone(frames, f.NO_LAST_WORDS, [300, 302, 303]))
     assert chosen(journal.entries.values())[-1].text.startswith("ValueError: labels")
 
 
