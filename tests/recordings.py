@@ -9,8 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 REDACTED = ROOT / "tests" / "data" / "recordings"
-"""Recordings by the first version of gpuscope: redacted, and without a time ledger. What they say
-never changes, so that tests may depend on it.
+"""They are redacted, have no time ledger, and lack some readings. What they say never changes, so
+that tests may depend on it.
 """
 SHIPPED = ROOT / "demos" / "recordings"
 """What users play. They are made anew now and then."""

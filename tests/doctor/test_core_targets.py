@@ -129,7 +129,6 @@ def test_scripts_and_folders(asked, tmp_path):
     [
         ("demos/snapshots/fragmented.pickle.gz", "snapshot"),
         ("tests/data/recordings/h200x2-ddp.gsr", "recording"),
-        ("tests/data/golden-v1.gsr", "recording"),
     ],
 )
 def test_what_a_trainer_left_is_known_by_its_content(asked, tmp_path, source, kind):

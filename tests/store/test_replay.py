@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -24,7 +23,6 @@ from gpuscope.wire.recording import RecordingError, RecordingReader, RecordingWr
 from tests.fakes.wire import SECOND, definitions, heard, hello, sample
 
 ROOT = Path(__file__).parent.parent.parent
-GOLDEN = Path(__file__).parent.parent / "data" / "golden-v1.gsr"
 PATIENCE = 15.0
 
 
@@ -305,56 +303,3 @@ def test_a_full_disk_ends_the_recording_not_the_session(tmp_path, monkeypatch):
         recorder.close()
 
     asyncio.run(check())
-
-
-# ── what earlier versions wrote ───────────────────────────────────────────────────────────────────
-
-
-def make_golden(path: Path) -> None:
-    """How the golden recording was made, by ``python -m tests.store.test_replay``.
-
-    It stays as it is.
-    """
-    with RecordingWriter(path, label="golden", version="0.1.0", overwrite=True) as writer:
-        for rx, frame in session(30):
-            writer.write("agent", rx, encode(frame))
-
-
-def test_the_golden_recording_of_protocol_1_reads_as_ever():
-    reader = RecordingReader(GOLDEN)
-    assert (reader.header["v"], reader.header["version"], reader.header["label"]) == (
-        1,
-        "0.1.0",
-        "golden",
-    )
-    assert len(reader.index()) == 3
-    host = read(GOLDEN)
-    assert (host.name, host.definition.cpu_count, host.rate_hz, host.wall_seconds) == (
-        "node-1",
-        8,
-        2.0,
-        1_000_029.5,
-    )
-    assert [(d.key, d.definition.name, d.number("used_bytes")) for d in host.devices] == [
-        ("GPU-a", "H200", 159),
-        ("GPU-b", "H200", 259),
-    ]
-    (job,) = host.jobs
-    assert (job.key, job.title, job.user, job.mine) == ("run-1", "train.py", "ann", True)
-    running, ended = job.trainers
-    assert (running.number("step"), running.number("step_seconds"), running.gone) == (
-        59,
-        0.25,
-        None,
-    )
-    assert running.allocators[0].number("reserved_bytes") == 139
-    assert (ended.number("step"), ended.gone.reason, ended.gone.wall_seconds) == (
-        30,
-        "ended",
-        1_000_015.0,
-    )
-
-
-if __name__ == "__main__":
-    make_golden(GOLDEN)
-    print(GOLDEN, os.path.getsize(GOLDEN), "bytes")

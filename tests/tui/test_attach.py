@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from gpuscope.tui.trainer.attach_consent_dialog import ConsentDialog
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 from tests.fakes.asked import AskedSource
+from tests.recordings import REDACTED
 from tests.tui.pilot import in_loop, until
 
 SIZE = (120, 40)
@@ -527,10 +527,9 @@ async def test_children_of_one_parent_are_a_job():
 
 @in_loop
 async def test_a_recording_cannot_be_attached_to():
-    recording = Path(__file__).parents[1] / "data" / "golden-v1.gsr"
-    async with GpuscopeApp(Session(replay=ReplaySource(recording)), "overview").run_test(
-        size=SIZE
-    ) as pilot:
+    async with GpuscopeApp(
+        Session(replay=ReplaySource(REDACTED / "h200x2-ddp.gsr")), "overview"
+    ).run_test(size=SIZE) as pilot:
         await until(pilot, "REPLAY")
         await pilot.press("a")
         await until(pilot, "Attach: a recording has no process to attach to")

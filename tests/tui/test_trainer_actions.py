@@ -6,7 +6,6 @@ Nothing happens without Enter; there are progress, cancelling, and what came.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from gpuscope.tui.trainer.action_dialog import ActDialog
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 from tests.fakes.asked import Answer, AskedSource, fails, gives, never
+from tests.recordings import REDACTED
 from tests.snapshot import synthetic
 from tests.tui.pilot import at_the_jobs, in_loop, until
 from tests.tui.snapshots import text
@@ -266,8 +266,7 @@ async def test_where_there_is_no_cuda_it_says_so_and_asks_nobody():
 
 @in_loop
 async def test_a_replay_cannot_be_asked(tmp_path):
-    recording = Path(__file__).parents[1] / "data" / "golden-v1.gsr"
-    app = GpuscopeApp(Session(replay=ReplaySource(recording)), "overview")
+    app = GpuscopeApp(Session(replay=ReplaySource(REDACTED / "h200x2-ddp.gsr")), "overview")
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "REPLAY")
         await pilot.press("s")
