@@ -9,7 +9,7 @@ from ..doctor.live_causes import fix_of
 from ..model.look import PRICE, Look, LookRow, cost, notes, read
 from ..text.units import count_text, duration_text, percent_text
 from ..wire.clean import clean
-from .one_trainer import OLDER, ProbedTrainer, answer_of
+from .one_trainer import ProbedTrainer, answer_of
 from .time_document import proof
 
 LEAST_SECONDS = 1.0
@@ -22,7 +22,6 @@ NEXT: tuple[tuple[str, str], ...] = (
     ("CUPTI", "python -c 'import torch; print(torch.profiler.supported_activities())' has CUDA "
      "where torch can trace it; no other profiler may run on the GPU"),
     ("another thread", "import torch in the thread that trains"),
-    (OLDER, "gpuscope run train.py    starts it with the probe of this gpuscope"),
     ("in time", "gpuscope    then 3 and l: the Time tab waits for slow steps"),
     ("was not done within", "gpuscope    then 3 and l: the Time tab waits for slow steps"),
     ("no step", "the same again, after the first steps"),

@@ -31,7 +31,6 @@ FIND_THERE_SECONDS = 4.0
 CONNECT_SECONDS = 60.0
 """Seconds for the connection to another host, including what ssh may ask."""
 HZ = 2.0
-OLDER = "the probe in this trainer is from an older gpuscope"
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,7 @@ async def answer_of(
     except SourceError as error:
         if error.code == "unfinished" and unfinished:
             return None, unfinished
-        older = error.what.endswith(f"does not serve {request}")
-        return None, OLDER if older else clean(error.what, 300)
+        return None, clean(error.what, 300)
     return answer.value, ""
 
 

@@ -163,7 +163,7 @@ def agent(tmp_path_factory):
 @pytest.mark.parametrize(
     ("mode", "why"),
     [
-        ("old", "older gpuscope"),
+        ("nothing", "its answer is malformed"),
         ("types", "its answer is malformed"),
         ("refuses", "gathering it failed: ImportError: no resource"),
     ],

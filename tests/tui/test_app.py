@@ -144,7 +144,7 @@ async def test_tabs_change_by_key_and_by_mouse():
     async with app.run_test(size=(120, 40)) as pilot:
         for key, wanted in (
             ("2", "Where the bytes are"),
-            ("3", " % of a step is not divided"),
+            ("3", "Where its time goes is shown once"),
             ("4", "Findings"),
             ("5", "Demo trainer"),
             ("6", "WHAT"),

@@ -257,8 +257,6 @@ async def _ask_for_time(one: ProbedTrainer, close_seconds: float, patience: floa
     try:
         answer = await one.source.request("time", args, patience)
     except SourceError as error:
-        if error.code == "unsupported":
-            return "its probe is from an older gpuscope and does not measure where the time goes"
         return one_trainer.refusal(error.code, error.what, one.trainer.definition.pid)
     one.store.remember(one.source.key, one.trainer.id, "time", answer.value)
     return clean(str(answer.value.get("problem") or ""), 200)
@@ -331,12 +329,6 @@ def _noted(one: TrainerTime, note: str) -> TrainerTime:
 
 
 def _unknown(problem: str, pid: int) -> NoAnswer:
-    if "older gpuscope" in problem:
-        return NoAnswer(
-            "the probe in this trainer is from an older gpuscope and does not measure where the "
-            "time goes.",
-            next="start the trainer with this gpuscope: gpuscope run train.py",
-        )
     if "\n" in problem:
         return NoAnswer(problem)
     return NoAnswer(
@@ -371,8 +363,7 @@ def _of_file(args: argparse.Namespace) -> list[TrainerTime]:
     if not known:
         stepped = any(t.number("step") for _, _, job in jobs for t in job.trainers)
         why = (
-            "its probe was of an older gpuscope, or the training ended within seconds of its first "
-            "step"
+            "the training ended, or the recording did, within seconds of its first step"
             if stepped
             else "the training ended before its first optimizer step"
         )

@@ -83,7 +83,7 @@ class Remembered:
         try:
             answer = await source.request("recent", {}, GPU_SECONDS)
         except SourceError:
-            return  # an older agent: charts of GPUs begin with what is seen
+            return  # charts of GPUs then begin with what is seen
         store.remember_devices(source.key, answer.value)
         self._changed()
 
@@ -94,8 +94,7 @@ class Remembered:
             async with self._turns:
                 answer = await self._ask_probe(trainer, name)
         except SourceError:
-            # an older probe, or one that has ended: what is seen from now on has to do
-            return
+            return  # it may have ended: what is seen from now on has to do
         store.remember(key, trainer.id, name, answer.value)
         self._changed()
 

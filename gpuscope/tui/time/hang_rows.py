@@ -7,21 +7,19 @@ names and colours: those of the chart beside it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ...model.step_colours import token_of
 from ...model.step_time import SPLIT_WORDS
-from ...model.time_ledger import WORDS, TimeLedger, during_hang, recent
+from ...model.time_ledger import WORDS, TimeLedger, during_hang
 from ...store.view import TrainerView
 from ...text.styled import Line
-from ...text.units import DASH, percent_text, window_text
+from ...text.units import DASH, percent_text
 from ...wire.clean import clean
 from ..theme import Glyphs
 from ..widgets.bars import Bar
 from ..widgets.table import Cell, Column, TableRow
 from .rows import SPLIT, TOTAL
 
-IN_HANG, COLUMN_CELLS = "IN HANG", 8
 AFTER_COLUMN = "share"
 """The column that the one of the hang stands behind."""
 LEAST_SHARE = 0.005
@@ -38,36 +36,22 @@ REST = "other"
 PLACE_CELLS = 160
 
 
-class Hang(NamedTuple):
-    """What was sampled of a hang, and the title of its column."""
-
-    ledger: TimeLedger
-    title: str
-
-
-def hang_of(trainer: TrainerView) -> Hang | None:
-    """Return what a trainer that hangs did since its last step, None where nothing is known.
-
-    A probe of an older version does not tell the hang from the steps before it: then it is what
-    the trainer did lately, and its column says so.
-    """
+def hang_of(trainer: TrainerView) -> TimeLedger | None:
+    """Return what a trainer that hangs did since its last step, None where nothing is known."""
     hang = during_hang(trainer)
-    if hang.rows:
-        return Hang(hang, IN_HANG)
-    lately = recent(trainer)
-    return Hang(lately, f"LAST {window_text(round(lately.seconds))}") if lately.rows else None
+    return hang if hang.rows else None
 
 
-def with_hang(columns: Sequence[Column], hang: Hang | None) -> tuple[Column, ...]:
+def with_hang(columns: Sequence[Column], hang: TimeLedger | None) -> tuple[Column, ...]:
     """Return the columns of a table of parts with one for their shares of the hang."""
     if hang is None:
         return tuple(columns)
-    column = Column("hang", hang.title, max(COLUMN_CELLS, len(hang.title)), align="right")
+    column = Column("hang", "IN HANG", 8, align="right")
     at = next(place for place, one in enumerate(columns, 1) if one.key == AFTER_COLUMN)
     return (*columns[:at], column, *columns[at:])
 
 
-def add_hang(rows: Sequence[TableRow], hang: Hang | None, glyphs: Glyphs) -> list[TableRow]:
+def add_hang(rows: Sequence[TableRow], hang: TimeLedger | None, glyphs: Glyphs) -> list[TableRow]:
     """Return the rows of a table of parts with the share that each has of the hang.
 
     Of a long hang the probe has only the last minutes: their seconds would not be those of it all.
@@ -77,7 +61,7 @@ def add_hang(rows: Sequence[TableRow], hang: Hang | None, glyphs: Glyphs) -> lis
         return list(rows)
     marks = all(row.key.startswith(SPLIT) or row.key == TOTAL for row in rows)
     spent: dict[str, float] = {}
-    for one in hang.ledger.rows:
+    for one in hang.rows:
         name = SPLIT + FOLDED.get(one.name, REST) if marks else one.name
         if one.share >= LEAST_SHARE:
             spent[name] = spent.get(name, 0.0) + one.share
@@ -110,17 +94,16 @@ def _new_row(name: str, glyphs: Glyphs) -> TableRow:
     return TableRow(name, cells)
 
 
-def hang_lines(key: str, hang: Hang | None) -> list[Line]:
+def hang_lines(key: str, hang: TimeLedger | None) -> list[Line]:
     """Return what the details of a row say about the hang: its share, and its line of code."""
     if hang is None:
         return []
     marks, name = key.startswith(SPLIT), key.removeprefix(SPLIT)
-    own = [r for r in hang.ledger.rows if (FOLDED.get(r.name, REST) if marks else r.name) == name]
+    own = [r for r in hang.rows if (FOLDED.get(r.name, REST) if marks else r.name) == name]
     out: list[Line] = []
     for row in own:
         if row.share >= LEAST_SHARE:
             at = f" at {clean(row.places[0][0], PLACE_CELLS)}" if row.places else ""
             text = f"{percent_text(row.share)} of it{at}"
-            label = "In hang  " if hang.title == IN_HANG else f"{hang.title.capitalize()} "
-            out.append([(label, "muted"), (text, "title")])
+            out.append([("In hang  ", "muted"), (text, "title")])
     return out

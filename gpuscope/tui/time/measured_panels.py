@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...model.odd_parts import odd_parts
+from ...model.time_ledger import TimeLedger
 from ...store.view import HostView, TrainerView
 from ...text import styled
 from ...text.styled import Line, Piece
@@ -19,7 +20,7 @@ from ..trainer.job_load import devices_of
 from ..trainer.step_layers import StepLayers, measured
 from ..widgets.pane import set_title, ways_to_a_probe
 from ..widgets.table import LiveTable
-from .hang_rows import Hang, add_hang, with_hang
+from .hang_rows import add_hang, with_hang
 from .panels import (
     CHART_ROWS,
     FRAME_ROWS,
@@ -62,7 +63,7 @@ class MeasuredPanels(TimePanels):
         ranks: Sequence[TrainerView],
         head: Sequence[Line],
         marks: Mapping[str, Piece],
-        hang: Hang | None = None,
+        hang: TimeLedger | None = None,
     ) -> None:
         """Show what the probe times of a job whose wall clock is not divided.
 

@@ -44,13 +44,11 @@ OF_RANKS = frozenset((
 ))  # fmt: skip
 """Causes of the doctor that say of a rank that the others wait for it."""
 LEDGER = (
-    "If a training runs with this version of gpuscope, this tab divides its wall clock, pauses "
+    "Where the stack of the training thread was sampled, this tab divides its wall clock, pauses "
     "included, into rows that add up to it, with lines of code and what each fix saves at most."
 )
 NEARLY_ALL = 0.99
 """If more of a step than this is in no part, the parts that are known are not worth a figure."""
-LEDGER_OVERDUE_SECONDS = 60.0
-"""The first ledger comes after 10 s of steps."""
 PLACE_CELLS = 160
 MOST_TO_GAIN, AND_THEN = "most to gain: ", "then: "
 """What stands before two sentences that each say what could be gained."""
@@ -227,15 +225,11 @@ def no_minutes(
         text += f"the table appears after {FEW_LOOKS}{when}."
     elif host.link.state == "replay":
         text = _unnamed(trainer, " in this recording: it has no samples of its stack.")
-        how = "A recording has them if the training runs with this version of gpuscope."
     elif trainer.gone is not None:
         text = _unnamed(trainer, ": it ended before the first 10 s of steps.")
         how = "Next run: gpuscope run train.py"
-    elif _is_overdue(trainer):
-        text = _unnamed(trainer, ": this training runs with an older version of gpuscope.")
-        how = "Start it again with gpuscope run train.py"
     else:
-        text = "Where its time goes is shown after the first 10 s of steps."
+        text = "Where its time goes is shown once its probe has sampled 10 s of steps."
     return [[(text if brief or not how else f"{text} {how}", "muted")]] if text else []
 
 
@@ -248,12 +242,6 @@ def _unnamed(trainer: TrainerView, why: str) -> str:
         return f"{percent_text(share)} of a step is not divided{why}"
     but = " but its input wait" if share < 1 else ""
     return f"No part of a step{but} is named{why}"
-
-
-def _is_overdue(trainer: TrainerView) -> bool:
-    """Return whether its steps took far longer than a probe needs for its first ledger."""
-    steps, each = trainer.number("step"), trainer.number("step_seconds")
-    return steps is not None and each is not None and steps * each > LEDGER_OVERDUE_SECONDS
 
 
 # ── details ──

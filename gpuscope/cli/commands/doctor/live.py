@@ -220,7 +220,7 @@ class _RememberedHistory:
     """The history of the last minutes that probes remember.
 
     The requests are :data:`~gpuscope.store.store.PAST_REQUESTS`. Each trainer is asked once, in the
-    collector's threads. A probe of an older gpuscope does not know the requests.
+    collector's threads.
     """
 
     def __init__(self) -> None:

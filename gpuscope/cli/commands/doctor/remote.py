@@ -114,7 +114,7 @@ async def _ask_what_was(watched: RemoteWatch, timeout: float) -> None:
         if number is None:
             return
         for name in PAST_REQUESTS:
-            with suppress(SourceError):  # an older probe does not know the request
+            with suppress(SourceError):  # the trainer may end meanwhile
                 answer = await watched.source.request(name, {"trainer": number}, timeout)
                 watched.store.remember(KEY, trainer.id, name, answer.value)
 
