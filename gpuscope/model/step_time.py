@@ -80,17 +80,11 @@ def input_wait(trainer: TrainerView) -> tuple[float | None, float | None]:
     """Return the seconds that a step waits for its input, and the seconds of the step.
 
     Both are means over the same steps.
-
-    Probes of earlier versions do not send the mean of the recent steps: their median is used
-    instead.
     """
     measured = trainer.number("input_seconds")
     if measured is not None and "compute" in split_of(trainer):
         return max(0.0, measured), measured_step([trainer])
-    mean = trainer.number("step_seconds_mean")
-    return trainer.number("loader_wait_seconds"), trainer.number(
-        "step_seconds"
-    ) if mean is None else mean
+    return trainer.number("loader_wait_seconds"), trainer.number("step_seconds_mean")
 
 
 def unnamed_share(trainer: TrainerView) -> float:
@@ -117,8 +111,7 @@ def input_columns(trainer: TrainerView) -> tuple[str, tuple[str, ...]]:
     """Return the readings that :func:`input_wait` is made of: the wait, the parts of a step."""
     if trainer.number("input_seconds") is not None and "compute" in split_of(trainer):
         return "input_seconds", tuple(f"{name}_seconds" for name in SPLIT)
-    mean = trainer.number("step_seconds_mean")
-    return "loader_wait_seconds", ("step_seconds" if mean is None else "step_seconds_mean",)
+    return "loader_wait_seconds", ("step_seconds_mean",)
 
 
 def slower_than_before(trainers: Iterable[TrainerView]) -> float | None:

@@ -109,7 +109,7 @@ def test_where_the_weights_are_is_known_after_a_few_steps():
 def test_short_steps_without_a_loader_are_too_little_work():
     idle = {"sm_active_percent": 3.0}
     without = {"loader_wait_seconds": None}
-    short = put(one(device=idle, **without), "step_seconds", lambda _: 0.001)
+    short = one(device=idle, **without, step_seconds=0.001, step_seconds_mean=0.001)
     assert "without a DataLoader" in text(named(short, "too-small-workload"))
     assert not any(
         finding.pitfall == "too-small-workload" for finding in found(one(device=idle, **without))

@@ -172,6 +172,7 @@ def trainer_row(n: int, step: int, seconds: float, **more: f.Scalar) -> f.Row:
         "step": step,
         "step_seconds": seconds,
         "step_seconds_p95": seconds * 1.1,
+        "step_seconds_mean": seconds,
         "step_age_seconds": seconds * 0.4,
         "loader_wait_seconds": seconds * 0.04,
         "skipped_steps": 0,

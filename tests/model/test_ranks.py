@@ -231,10 +231,6 @@ def test_the_wait_for_the_loader_is_divided_by_the_mean_of_the_same_steps():
     (trainer,) = host_of(with_last_row(jobs.ranks(1), {0: row})).trainers
     assert step_time.input_wait(trainer) == (0.2, 1.0)
     assert step_time.input_share(trainer) == pytest.approx(0.2)
-    (older,) = host_of(
-        with_last_row(jobs.ranks(1), {0: {**row, "step_seconds_mean": None}})
-    ).trainers
-    assert step_time.input_share(older) == 1.0, "a probe without the mean"
 
 
 def test_imbalance_is_the_largest_over_the_mean():

@@ -108,9 +108,8 @@ class RunView:
             return Rates(each, middle, "all steady steps")
         if self.pace is not None and self.pace.stopped:
             return Rates(None, None, self.pace.text_with_past, self.pace.age_seconds)
-        if self.pace is not None and self.pace.seconds and self.started is not None:
-            mean = self.pace.mean_seconds or self.pace.seconds
-            each = self.started.samples_per_step / mean
+        if self.pace is not None and self.pace.mean_seconds and self.started is not None:
+            each = self.started.samples_per_step / self.pace.mean_seconds
             return Rates(each, self.pace.seconds, f"last {MEDIAN_STEPS} steps")
         last = self.last
         return Rates(
