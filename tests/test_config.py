@@ -106,7 +106,6 @@ def test_values_that_make_no_sense_have_their_defaults(tmp_path):
     path.write_text(
         json.dumps(
             {
-                "tab": "lab",
                 "sort": 3,
                 "mine": "yes",
                 "rate_hz": 1e9,
@@ -117,7 +116,6 @@ def test_values_that_make_no_sense_have_their_defaults(tmp_path):
     )
     found, notice = view_state.load(path)
     assert notice == ""
-    assert not hasattr(found, "tab"), "what an older gpuscope remembered is left out"
     assert (found.sort, found.mine, found.rate_hz) == ("index", False, 0.0)
     assert len(found.recent) == 200
 

@@ -73,7 +73,7 @@ class LookRow:
     ``kernels`` are names with their seconds, the longest first; ``place`` is the line of code at
     which most of the time of an idle row or of copies went, "" where it is not known. ``share``
     lies between ``low`` and ``high`` with 95 % confidence, as the steps of the look differ; both
-    are None if there were too few, or if an older probe sent only the whole.
+    are None if there were too few.
     """
 
     name: str
@@ -96,8 +96,8 @@ class Look:
     thread waited for a device that worked, which loses nothing. ``lost_seconds`` is by how much the
     steps around took longer, None if that is not known. ``communication`` and ``copies`` are the
     whole seconds, hidden ones included. ``began`` is in seconds since the epoch. For
-    ``held_seconds`` the training thread waited in calls of the runtime, None where an older probe
-    does not say so; ``host_step_seconds`` is what it needs for a step if nothing makes it wait.
+    ``held_seconds`` the training thread waited in calls of the runtime, None where the answer does
+    not say so; ``host_step_seconds`` is what it needs for a step if nothing makes it wait.
     ``paused_seconds`` is what the device executed for checkpoints and validation.
 
     A trace makes launches slower. Where its steps took longer than those before, by
@@ -323,7 +323,7 @@ class _Parts:
 
 
 def _paused(value: Any) -> float | None:
-    """Return for how long what was launched in pauses ran, None if an older probe does not say."""
+    """Return for how long what was launched in pauses ran, None where it is not said."""
     if not isinstance(value, list):
         return None
     return sum(amount(row[1]) or 0.0 for row in _rows(value, 2))

@@ -21,7 +21,7 @@ pause in most steps, and the median has it too."""
 def without_waits(look: Look, usual: float) -> float | None:
     """Return what is left of a step of ``usual`` seconds whose host is never held by the runtime.
 
-    None where an older probe does not say for how long it was held. A trace makes the host slower,
+    None where the look does not say for how long it was held. A trace makes the host slower,
     and no work of the device: the host's work is scaled to a usual step. What a usual step has
     beyond those of the look, a cure of their waits leaves there.
     """

@@ -46,4 +46,4 @@ def last_xid_error(readings: Mapping[str, Reading]) -> XidError | None:
     None where it has reported none.
     """
     number = readings.get("last_xid")
-    return xid_error(int(number)) if isinstance(number, (int, float)) and number else None
+    return xid_error(int(number)) if isinstance(number, (int, float)) else None

@@ -72,8 +72,7 @@ DEVICE_COLUMNS = (
     "retired_pages_pending",  # 1: a reset of the GPU is needed
     "pcie_replay_count",
     "xid_count",  # critical errors that the driver has reported since the agent was started
-    # number of the last one, unknown if there was none (older agents: 0); see collect.xid
-    "last_xid",
+    "last_xid",  # number of the last one, unknown if there was none; see collect.xid
     # since when no kernel has run, as far as is known, on the host's monotonic clock; 0: one runs
     "idle_since_seconds",
 )
@@ -189,8 +188,7 @@ def named_sizes(sizes: Sequence[Tuple[str, int]]) -> str:
 def rewrite_sizes(text: str, tell: Callable[[int], str]) -> str:
     """Rewrite the sizes in a text of :func:`named_sizes` with the function ``tell``.
 
-    A size that was cut off at the end becomes "…". Other text, as older probes send it, is
-    unchanged.
+    A size that was cut off at the end becomes "…".
     """
     pieces = re.split(r" (\d{1,18}) B(?=, |$)", text)
     if len(pieces) == 1:

@@ -31,7 +31,7 @@ READINGS: dict[str, f.Scalar] = {
     "remap_failed": 0,
     "pcie_replay_count": 0,
     "xid_count": 0,
-    "last_xid": 0,
+    "last_xid": None,
 }
 FACTS: dict[str, Any] = {
     "architecture": "Hopper",

@@ -51,7 +51,7 @@ def causes(clock: TimeLedger, seen: Look | None = None, **known: Any) -> dict[st
 @pytest.mark.parametrize(
     ("held", "share"),
     [
-        (None, 0.5),  # an older probe: all launches that come late after the reads
+        (None, 0.5),  # not said: all launches that come late after the reads
         (0.0, 0.3),  # the host has work for the whole step: only what the reads themselves take
         (0.4, 0.4),
         (0.9, 0.5),  # the GPU has work for half of the step

@@ -157,12 +157,12 @@ async def test_tabs_change_by_key_and_by_mouse():
         assert app.main.tab == app.session.tab == "memory"
 
 
-def test_the_program_opens_on_the_overview_whatever_was_open_last(monkeypatch):
+def test_the_program_opens_on_the_overview_with_what_is_remembered(monkeypatch):
     from gpuscope.tui.app import launch
 
     path = view_state.state_path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text('{"tab": "lab", "sort": "used"}')  # as an older gpuscope wrote it
+    path.write_text('{"sort": "used"}')
     begun = []
     monkeypatch.setattr(launch, "why_unusable", lambda *_: "")
     monkeypatch.setattr(launch, "prepare_environment", lambda _: None)
@@ -345,12 +345,9 @@ async def test_the_theme_goes_round():
         assert names == ["light", "colour-blind", "ansi"]
 
 
-@pytest.mark.parametrize("kept", ["light", "gpuscope-light"])
-def test_the_theme_that_was_chosen_goes_before_that_of_the_file(kept):
-    """Older versions kept the second name."""
-    app = make_app(
-        views.training(3.0), state=ViewState(theme=kept), settings=Settings(theme="ansi")
-    )
+def test_the_theme_that_was_chosen_goes_before_that_of_the_file():
+    state, settings = ViewState(theme="light"), Settings(theme="ansi")
+    app = make_app(views.training(3.0), state=state, settings=settings)
     assert app.theme == "gpuscope-light"
 
 

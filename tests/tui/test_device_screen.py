@@ -228,7 +228,6 @@ def test_health_names_the_code_and_what_to_do():
 @pytest.mark.parametrize(
     ("count", "last", "said"),
     [
-        (0, 0, ": 0"),
         (0, None, ": 0"),
         (None, None, "unreported:"),
         (2, None, "2 since gpuscope started"),

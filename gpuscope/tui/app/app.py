@@ -60,8 +60,7 @@ class GpuscopeApp(LeanApp[int]):
         self._start = start if start in TABS else "overview"
         register(self)
         wanted = theme or session.state.theme or session.settings.theme
-        named = THEME_NAMES.get(wanted, wanted)  # older versions kept the name that Textual has
-        self.theme = named if named in self.available_themes else DARK
+        self.theme = THEME_NAMES.get(wanted, DARK)
 
     def get_default_screen(self) -> Screen[Any]:
         return MainScreen(self.session, self._start)

@@ -89,7 +89,11 @@ def tab_hints(
     ``frozen`` says that the screen stands still in a live session, ``hangs`` that a job does, and
     ``on_jobs`` that the list of jobs has the keyboard.
     """
-    here = [a for a in tab_actions(tab, ON_JOBS if on_jobs else ()) if not (frozen and a.name in STANDING)]
+    here = [
+        a
+        for a in tab_actions(tab, ON_JOBS if on_jobs else ())
+        if not (frozen and a.name in STANDING)
+    ]
     if hangs and tab == "overview":
         here.sort(key=lambda a: IN_A_HANG.index(a.name) if a.name in IN_A_HANG else len(IN_A_HANG))
     out = [_of_action(a.name) for a in here if not why_not(a.name)]
