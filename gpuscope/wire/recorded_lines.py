@@ -5,7 +5,6 @@ Lines are held back until a checksum covers them. This module uses only the stan
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
 from typing import Any, Iterator, List, NamedTuple, Optional
@@ -104,18 +103,6 @@ class LineBuffer:
 
 def _unwrap(line: bytes) -> Optional[Line]:
     match = _WRAPPED.fullmatch(line)
-    if match is not None:
-        return Line(int(match[1]), float(match[2]), match[3])
-    try:
-        wrapped = json.loads(line)
-        source, rx, inner = wrapped["@"], float(wrapped["rx"]), wrapped["l"]
-        if (
-            type(source) is int
-            and 0 <= source < 10**6
-            and 0 <= rx < 1e12
-            and isinstance(inner, dict)
-        ):
-            return Line(source, rx, json.dumps(inner, separators=(",", ":")).encode("ascii"))
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        pass
-    return None  # the header line, or a line of a newer writer
+    if match is None:
+        return None  # the header line, or no line of ours
+    return Line(int(match[1]), float(match[2]), match[3])
