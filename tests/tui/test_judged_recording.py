@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from gpuscope.store.replay import MAX_SPEED, ReplaySource
 from gpuscope.tui.background import judged_recording
 from gpuscope.tui.doctor.case_times import duration_of_case
 from gpuscope.tui.shell.session import Session
+from gpuscope.wire.codec import encode
+from gpuscope.wire.frames import Hello, Key
+from gpuscope.wire.recording import RecordingWriter
 from tests.recordings import REDACTED
 from tests.tui.pilot import WAIT_SECONDS, in_loop
 
@@ -102,6 +106,38 @@ async def after(path: Path, way: Way, at: float | None = None) -> tuple[Any, Any
     finally:
         session.close()
         await asyncio.sleep(0)
+
+
+def rebooted(path: Path) -> Path:
+    """A recording of a host that trains, is rebooted, and trains again with a clock from zero."""
+    first = [(at, frame) for at, frame in ReplaySource(DDP).frames() if at < 25.0]
+    ((_, began), *_), (_, again) = first, next(ReplaySource(STALL).frames())
+    assert isinstance(began, Hello)
+    assert isinstance(again, Hello)
+    later = began.t + 90.0 - again.t
+    with RecordingWriter(path) as writer:
+        for at, frame in first:
+            writer.write("", at, encode(frame))
+        for at, frame in ReplaySource(STALL).frames():
+            if isinstance(frame, Hello):
+                frame = replace(frame, boot="boot-2", t=frame.t + later)
+            elif isinstance(frame, Key):
+                frame = replace(frame, t=frame.t + later)
+            writer.write("", 90.0 + at, encode(frame))
+    return path
+
+
+@in_loop
+async def test_after_a_reboot_of_the_host_the_times_are_the_same_however_one_came_there(tmp_path):
+    """The clock of a host begins anew with it; a seek may read only what was after the reboot."""
+    path = rebooted(tmp_path / "rebooted.gsr")
+    log, findings = await after(path, play)
+    since = {title.split()[0]: since for title, since, _ in findings}
+    assert since["Tensor"] < since["The"], "what ended before the reboot, and what after it"
+    assert since["Hang:"].endswith(" s")
+    for way in (step, jump, back_and_on):
+        assert await after(path, way) == (log, findings), way.__name__
+    assert await after(path, jump, 150.0) == await after(path, step, 150.0)
 
 
 @pytest.mark.parametrize("path", [STALL, DDP], ids=lambda path: path.stem)

@@ -145,7 +145,7 @@ class DoctorWatch:
         self.begin()
         if self._recording is not None:
             self._looked = host
-            return self._look_up(self._recording)
+            return self._look_up(self._recording, host)
         now = time.monotonic()
         if self.table is None or host is self._looked:
             return False
@@ -160,13 +160,14 @@ class DoctorWatch:
         self._start_background_checks(host)
         return True
 
-    def _look_up(self, recording: JudgedRecording) -> bool:
+    def _look_up(self, recording: JudgedRecording, host: HostView) -> bool:
         """Take what is known of the moment of a recording, and return whether that is new."""
         if self.table is not None or self.problem:
             recording.begin(self.table)
         moment, failed = recording.moment, self.problem
+        moment = moment.on_clock_of(host) if moment is not None else None
         self.problem = self.problem or recording.problem
-        if moment is self._moment and self.problem == failed:
+        if moment == self._moment and self.problem == failed:
             return False
         self._moment, self._cases = moment, None
         self._course = moment or FindingHistory()

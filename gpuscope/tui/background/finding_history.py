@@ -63,6 +63,11 @@ class Case:
         """Whether it is about a trainer that has ended."""
         return self.kind in ("end", "left")
 
+    def moved(self, seconds: float) -> Case:
+        """Return this with times that are later by so much, as another clock has them."""
+        since = None if self.since is None else self.since + seconds
+        return replace(self, since=since, seen=None if self.seen is None else self.seen + seconds)
+
     @property
     def grave(self) -> bool:
         """Whether it holds and is a warning or worse."""

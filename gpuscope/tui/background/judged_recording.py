@@ -13,7 +13,7 @@ import logging
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...doctor.finding import Finding, Report
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ...doctor.finding import Pitfall
     from ...store.replay import ReplaySource
     from ...store.store import Store
-    from ...store.view import History
+    from ...store.view import History, HostView
     from .log_entry import LogEntry
 
 log = logging.getLogger("gpuscope.doctor")
@@ -41,6 +41,8 @@ of half a day takes half a minute, and what is kept stays within some 15 MB.
 TURN_SECONDS = 0.01
 """How long this works before the screen has its turn."""
 TELL_SECONDS = 0.2
+SAME_CLOCK_SECONDS = 1.0
+"""Clocks that differ by less are the same: the wall clock was corrected a little meanwhile."""
 LATE_SECONDS = 1.0
 """What takes longer than this is told on the screen."""
 
@@ -50,7 +52,8 @@ class Moment:
     """What was known at one moment: ``seconds`` is its place in the recording.
 
     ``pending`` are the findings that are too new to be shown, ``ended`` the jobs that ended badly,
-    and ``told`` counts the changes of the log until then.
+    and ``told`` counts the changes of the log until then. ``zero`` is where the times of ``cases``
+    have their zero on the wall clock, None where that is unknown.
     """
 
     seconds: float
@@ -59,6 +62,26 @@ class Moment:
     pending: list[tuple[Finding, float]]
     ended: tuple[EndedJob, ...]
     told: int
+    zero: float | None
+
+    def on_clock_of(self, host: HostView) -> Moment:
+        """Return this with the times of the cases on the clock of a view of the same moment.
+
+        A host that is rebooted begins its clock anew. The view goes on from what it has read of
+        before, which a seek leaves out: the zero of its clock is another one then.
+        """
+        zero = zero_of(host)
+        if zero is None or self.zero is None or abs(self.zero - zero) < SAME_CLOCK_SECONDS:
+            return self
+        later = self.zero - zero
+        return replace(self, zero=zero, cases=tuple(one.moved(later) for one in self.cases))
+
+
+def zero_of(host: HostView) -> float | None:
+    """Return where the times of a view have their zero on the wall clock."""
+    if host.wall_seconds is None or host.sampled_seconds is None:
+        return None
+    return host.wall_seconds - host.sampled_seconds
 
 
 class JudgedRecording:
@@ -213,7 +236,15 @@ class JudgedRecording:
             ]
         ended = tuple(ended_badly(host, self._stopped))
         self._moments.append(
-            Moment(seconds, report, course.cases, course.pending, ended, len(self._changes))
+            Moment(
+                seconds,
+                report,
+                course.cases,
+                course.pending,
+                ended,
+                len(self._changes),
+                zero_of(host),
+            )
         )
         self._seconds.append(seconds)
 
