@@ -6,10 +6,6 @@ calls it runs unchanged where nobody is looking.
 """
 
 __version__ = "0.1.0"
-DISTRIBUTION = "gpuscope"
-"""What pip calls this program, for messages. No package index has it: advice names a clone or a
-wheel.
-"""
 
 
 def watch(model=None, optimizer=None):  # type: (object, object) -> None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import __version__
 from .exit_status import ExitStatus
 
 
@@ -23,6 +24,12 @@ class UserError(Exception):
         self.next = next
         self.code = code
 
+    @property
+    def sentence(self) -> str:
+        """The parts that there are in one line."""
+        said = " ".join(filter(None, (self.what, self.why)))
+        return f"{said.rstrip('.')}: {self.next}" if self.next else said
+
     def __str__(self) -> str:
         """Return the parts that there are, each in a line of its own."""
         lines = [self.what]
@@ -40,3 +47,20 @@ class UsageError(UserError):
     """
 
     exit_status = ExitStatus.USAGE
+
+
+def other_format(
+    name: str, found: object, known: int, by: object = "", instead: str = ""
+) -> UserError:
+    """Return the error of a file of the format ``found``, where ``known`` is the one we read.
+
+    ``by`` is the version that wrote it, as the file says. ``instead`` is another way out than that
+    version.
+    """
+    maker = f", written by gpuscope {str(by)[:40]}" if by else ""
+    return UserError(
+        f"{name} has format {str(found)[:40]}{maker}.",
+        f"This is gpuscope {__version__}, which reads format {known}.",
+        f"use the gpuscope that wrote it{f'; or {instead}' if instead else ''}",
+        "other_format",
+    )

@@ -20,7 +20,6 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope import DISTRIBUTION
 from tests.fakes import probe_client
 
 ROOT = Path(__file__).parent.parent
@@ -98,11 +97,8 @@ def test_the_wheel_holds_every_module_and_style_and_nothing_else(wheel):
 
 
 def test_pip_is_never_told_our_name_which_no_index_has(about):
-    """What an index has by a similar name is somebody else's.
-
-    Messages that name us get it from one constant.
-    """
-    assert about["Name"] == DISTRIBUTION
+    """What an index has by a similar name is somebody else's."""
+    assert about["Name"] == "gpuscope"
     places = [
         ROOT / "README.md",
         *(p for name in ("gpuscope", "docs", "demos") for p in (ROOT / name).rglob("*")),
@@ -113,7 +109,7 @@ def test_pip_is_never_told_our_name_which_no_index_has(about):
         if path.suffix in (".md", ".py", ".toml", ".tcss") or path.name == "Dockerfile"
     ]
     advice = re.compile(
-        rf"pip3? install(?:[ \t]+[^\s#]+)*?[ \t]+['\"]?{DISTRIBUTION}(?:[\['\"`)\s]|$)", re.M
+        r"pip3? install(?:[ \t]+[^\s#]+)*?[ \t]+['\"]?gpuscope(?:[\['\"`)\s]|$)", re.M
     )
     assert [path for path in texts if advice.search(path.read_text())] == []
 

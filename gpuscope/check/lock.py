@@ -14,7 +14,7 @@ from typing import Any
 
 from .. import __version__, toml
 from ..checked_rows import checked
-from ..errors import UserError
+from ..errors import UserError, other_format
 from ..process import atomic_file
 from ..text.units import MIB, bytes_text
 from ..wire.clean import clean
@@ -104,7 +104,7 @@ def version(torch: str) -> str:
 def read(file: Path) -> dict[str, Baseline]:
     """Return the baselines by the name of their training; none where there is no file.
 
-    Raises :class:`UserError` for a file that is damaged or from a newer version.
+    Raises :class:`UserError` for a file that is damaged or has another format.
     """
     try:
         with file.open("rb") as opened:
@@ -117,13 +117,9 @@ def read(file: Path) -> dict[str, Baseline]:
     form = whole.get("format")
     if type(form) is not int:
         raise _unreadable(file, "it does not say its format")
-    if form > FORMAT:
-        raise UserError(
-            f"{file.name} was made by a newer gpuscope: its format is {form}.",
-            f"This is gpuscope {__version__}, which reads formats up to {FORMAT}.",
-            "use that version; or make the baseline again: gpuscope check --update",
-            "newer_lock",
-        )
+    if form != FORMAT:
+        again = "make the baseline again: gpuscope check --update"
+        raise other_format(file.name, form, FORMAT, instead=again)
     rows = whole.get("training", {})
     if not isinstance(rows, dict):
         raise _unreadable(file, "[training] is no table")

@@ -1,7 +1,7 @@
 """Keep every run of the Lab in a ledger, an SQLite file in the user's data directory.
 
 Several processes may write at once, and one that is killed loses nothing that was written before. A
-file that is damaged, belongs to another program, or was written by a newer gpuscope is never
+file that is damaged, belongs to another program, or has another format is never
 changed: :class:`LedgerError` says what it is and what to do. Only the standard library is needed.
 """
 

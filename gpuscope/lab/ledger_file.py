@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, overload
 
-from .. import DISTRIBUTION
-from ..errors import UserError
+from ..errors import UserError, other_format
 from ..wire.clean import clean
 
 APPLICATION_ID = 0x67704C61
@@ -84,13 +83,10 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
     db.execute("COMMIT")
     if application == APPLICATION_ID and schema == SCHEMA:
         return
-    if application == APPLICATION_ID and schema > SCHEMA:
-        raise LedgerError(
-            f"The ledger {clean(str(path))} was not opened.",
-            f"A newer gpuscope has written it (schema {schema}, this one knows {SCHEMA}).",
-            f"pip install {DISTRIBUTION}-NEWER-py3-none-any.whl    (make wheel, in its clone)    "
-            f"or    export GPUSCOPE_LEDGER={_other(path)}    for a ledger of its own",
-        )
+    if application == APPLICATION_ID:
+        own = f"begin another ledger: export GPUSCOPE_LEDGER={_other(path)}"
+        name = f"The ledger {clean(str(path))}"
+        raise LedgerError(*other_format(name, schema, SCHEMA, instead=own).args)
     if application or schema or tables:
         raise LedgerError(
             f"{clean(str(path))} is not a gpuscope ledger.",

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..errors import other_format
 from ..process.procfs import boot_id, start_ticks
 from ..wire import boxes, codec
 from ..wire.clean import clean
@@ -101,10 +102,10 @@ class BoxReader:
             return None
         try:
             about = json.loads(payload)
-            if about["v"] > boxes.VERSION:
-                self.problem = Problem(
-                    "newer", "this black box was made by a newer gpuscope: update gpuscope here"
-                )
+            if about["v"] != boxes.VERSION:
+                path, by = str(self.path), about.get("version")
+                other = other_format(path, about["v"], boxes.VERSION, by)
+                self.problem = Problem(other.code, clean(other.sentence))
                 return None
             hello = codec.decode(str(about["hello"]).encode())
             self._nonce = bytes.fromhex(about["nonce"])

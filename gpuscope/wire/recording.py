@@ -23,7 +23,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Dict, Iterator, List, NamedTuple, Optional, Union
 
-from ..errors import UserError
+from ..errors import UserError, other_format
 from . import codec
 from .clean import clean
 from .files import open_regular
@@ -53,7 +53,7 @@ class RecordingError(UserError):
 class Problem:
     """The reason why reading a recording stopped, ``offset`` bytes into the file.
 
-    ``code`` is unreadable, not_a_recording, newer, cut, damaged or too_large.
+    ``code`` is unreadable, not_a_recording, other_format, cut, damaged or too_large.
     """
 
     code: str
@@ -270,11 +270,9 @@ class RecordingReader:
                 "FILE` makes one."
             )
             self.problem = Problem("not_a_recording", f"{clean(str(self.path))} {what}")
-        elif header["v"] > VERSION:
-            by = clean(str(header.get("version", "")), 40) or "unknown version"
-            self.problem = Problem(
-                "newer", f"this recording was made by a newer gpuscope ({by}): update gpuscope here"
-            )
+        elif header["v"] != VERSION:
+            other = other_format(str(self.path), header["v"], VERSION, header.get("version"))
+            self.problem = Problem(other.code, clean(other.sentence))
         else:
             self.header = {
                 key: clean(value) if isinstance(value, str) else value

@@ -34,7 +34,7 @@ def test_what_is_written_is_read_again_and_sorted(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("format = 1", "format = 2", "newer gpuscope"),
+        ("format = 1", "format = 2", "has format 2"),
         ("format = 1\n", "", "does not say its format"),
         ("allocated_bytes = 3221225472", 'allocated_bytes = "3"', "training.a: allocated_bytes"),
         ("gpuscope = ", "gpuscpe = ", "no such key: gpuscpe"),

@@ -397,6 +397,8 @@ def test_lies_in_a_header_do_not_raise(box, tmp_path):
         path.write_bytes(head.ljust(boxes.SLOTS_OFFSET, b"\0") + rest)
         reader = BoxReader(path)
         assert reader.problem or decoded(reader)
+        if "v" in lie:
+            assert f"has format {lie['v']}, written by gpuscope" in reader.problem.text
 
 
 def test_no_room_no_box(box, monkeypatch):

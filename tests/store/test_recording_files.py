@@ -57,9 +57,9 @@ def as_content(content: bytes) -> Callable[[Path], object]:
 NO_RECORDINGS = {
     "text": (as_content(b"step 1 loss 2.0\n"), "`gpuscope record FILE` makes one"),
     "a bomb behind the header": (as_content(gzip.compress(header() + b"\n" * 30_000_000)), "empty"),
-    "of the future": (
+    "of another format": (
         as_content(gzip.compress(header(v=9, version="7.0"))),
-        "newer gpuscope (7.0): update gpuscope",
+        "has format 9, written by gpuscope 7.0. This is gpuscope",
     ),
     "cut in the header": (as_content(gzip.compress(header())[:30]), "its start is missing"),
     "a FIFO": (as_fifo, "it is a named pipe, not a file"),

@@ -220,7 +220,7 @@ def read(path: Path, content: bytes, **limits: int) -> tuple[list[recording.Line
         (packed(b'{"k":"recording","v":"1"}'), "not_a_recording"),
         (packed(b"[" * 100_000), "not_a_recording"),
         (gzip.compress(b"\0" * 10_000_000), "not_a_recording"),
-        (packed(b'{"k":"recording","v":2,"version":"9.0\\u001b[2J"}', LINE), "newer"),
+        (packed(b'{"k":"recording","v":2,"version":"9.0\\u001b[2J"}', LINE), "other_format"),
     ],
     # gzip's bytes hold the time
     ids=lambda value: f"{len(value)} bytes" if isinstance(value, bytes) else value,
