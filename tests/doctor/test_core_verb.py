@@ -9,6 +9,7 @@ import argparse
 import getpass
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -359,7 +360,7 @@ def test_a_log_is_examined_without_torch_screen_or_driver():
     assert done.stderr.split()[0] == str(document["exit_code"])
 
 
-@pytest.mark.parametrize("content", [b"", os.urandom(5000), b"\xff" * 100])
+@pytest.mark.parametrize("content", [b"", random.Random(0).randbytes(5000), b"\xff" * 100])
 def test_bad_input_ends_with_3_and_a_document(content):
     done = command("doctor", "--json", "-", stdin=content)
     document = json.loads(done.stdout)
