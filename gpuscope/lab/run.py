@@ -147,6 +147,8 @@ class Run:
             self._release()
         self._clock.mark()
         self._losses.append(loss)
+        if tally.steps < 2:
+            tally.same_batch = training.work.same_batch
         if before is not None and training.work.waited is not None:
             self._waits.append(training.work.waited - before)
         if tally.warming_up and training.compilation is not None:

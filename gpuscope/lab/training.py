@@ -18,6 +18,7 @@ from . import factory, loaders, models, parallel
 from .compiling import Compilation, compiled
 from .config import LabConfig
 from .parallel import World
+from .same_batch import SameBatch
 
 VALIDATION_BATCHES = 4
 MOMENTUM = 0.9
@@ -42,6 +43,10 @@ class Work(Protocol):
     """The seconds of waiting for micro-batches so far; None if they cannot be measured separately.
     """
 
+    @property
+    def same_batch(self) -> bool | None:
+        """Whether the model gets the same batch each time; None where that is not known."""
+
     def loss(self) -> Tensor: ...
 
     def validation_loss(self) -> list[Tensor]: ...
@@ -51,6 +56,8 @@ class Work(Protocol):
 
 class PresetWork:
     """One of the lab's own models with its source of micro-batches."""
+
+    same_batch = False
 
     def __init__(self, config: LabConfig, world: World):
         device = world.device
@@ -120,11 +127,19 @@ class FactoryWork:
         self._forward: Callable[[], Any] = (
             made.forward if mode == "off" else compiled(made.forward, mode, config.fullgraph)
         )
+        # A hook would be a part of what is compiled.
+        self._batches = SameBatch() if mode == "off" else None
         # The next replay of a CUDA graph overwrites the outputs of the previous one.
         self._copies = mode in ("reduce-overhead", "max-autotune")
 
+    @property
+    def same_batch(self) -> bool | None:
+        """Whether the model gets the same batch each time; None where that is not known."""
+        return self._batches.answer if self._batches is not None else None
+
     def loss(self) -> Tensor:
-        loss = factory.checked(self._name, self._forward())
+        with self._batches.looking() if self._batches is not None else nullcontext():
+            loss = factory.checked(self._name, self._forward())
         return loss.clone() if self._copies else loss
 
     def validation_loss(self) -> list[Tensor]:

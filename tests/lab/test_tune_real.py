@@ -25,16 +25,32 @@ pytestmark = pytest.mark.slow
 FACTORY = """
 import time, torch
 def factory(batch, device):
-    model = torch.nn.Linear(4, 1).to(device)
+    model = torch.nn.Linear(4, 1, bias=False).to(device)
     x = torch.ones(batch, 4, device=device)
     def forward():
         time.sleep(0.005)
-        return model(x).square().mean()
+        return model(x.neg_()).square().mean()
     return model, torch.optim.SGD(model.parameters(), 0.001), forward
 """
-"""A forward pass takes 5 ms however many samples it has, on a busy machine too."""
+"""A forward pass takes 5 ms however many samples it has, on a busy machine too.
+
+The next one has the samples with the other sign, and so the same loss.
+"""
 BASE = LabConfig(model="mine:factory", device="cpu", batch=1, accumulate=32)
 """32 forward passes of one sample: with one of 32 samples a step is many times as fast."""
+
+
+KNOWN_BY_HEART = """
+import time, torch
+def factory(batch, device):
+    model = torch.nn.Linear(8, 1).to(device)
+    x, y = torch.randn(batch, 8, device=device), torch.randn(batch, 1, device=device)
+    def forward():
+        time.sleep(0.005)
+        return (model(x) - y).square().mean()
+    return model, torch.optim.SGD(model.parameters(), 0.05), forward
+"""
+"""The loss of one sample, drawn once, soon is 0; that of 32 samples in 8 dimensions cannot be."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -154,3 +170,19 @@ def test_a_change_that_learns_worse_is_measured_and_not_offered(
     fast = ledger.entries(limit=1)[0]
     assert fast.config == row.config
     assert fast.document["samples_per_second"] > 0
+
+
+def test_the_loss_of_other_samples_is_no_reason_against_a_larger_micro_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "mine.py").write_text(KNOWN_BY_HEART)
+    monkeypatch.chdir(tmp_path)
+    ledger = RunLedger(tmp_path / "lab.sqlite")
+    job = new_job(ledger, BASE, {"vary": {"batch": [1, 32]}}, anew=False)
+    runner = SearchRunner(job, ledger, window_seconds=0.3)
+    found = runner.run(lambda: search(runner)).found
+    assert found is not None
+    assert (found.best.batch, found.best.accumulate) == (32, 1)
+    assert found.loss is not None
+    assert found.loss.excess is None
+    assert "the same batch in each step" in found.loss.reason

@@ -25,6 +25,10 @@ difference is measured again before it counts.
 """
 LOSS_SHARE = 4
 """Losses are compared over the last quarter of what both runs have seen, where they differ most."""
+OTHER_SAMPLES = (
+    "the factory gives its model the same batch in each step, so that another micro-batch learns "
+    "other samples"
+)
 
 Decision = Literal["faster", "slower", "alike", "unclear"]
 
@@ -153,6 +157,8 @@ def loss(a: Entry, b: Entry, by_step: bool) -> Loss:
     samples.
     """
     unit, read = ("steps", loss_by_step) if by_step else ("samples", loss_curve)
+    if _see_other_samples(a, b):
+        return Loss(None, unit, reason=OTHER_SAMPLES)
     if _diverged(b) and not _diverged(a):
         return Loss(math.inf, unit, reason="its loss is not a finite number")
     one, other = read(a), read(b)
@@ -164,6 +170,16 @@ def loss(a: Entry, b: Entry, by_step: bool) -> Loss:
     if means[0] is None or means[1] is None or means[0] <= 0:
         return Loss(None, unit, reason="the runs have no common range, or a loss of 0 or below")
     return Loss(means[1] / means[0] - 1, unit, end)
+
+
+def _see_other_samples(a: Entry, b: Entry) -> bool:
+    """Whether the two micro-batches differ and each is drawn once, for all steps."""
+    sizes = [
+        samples / one.config.accumulate
+        for one in (a, b)
+        if one.config is not None and (samples := number(one.document.get("samples_per_step")))
+    ]
+    return len(set(sizes)) > 1 and any(one.document.get("same_batch") for one in (a, b))
 
 
 def _diverged(entry: Entry) -> bool:
