@@ -367,7 +367,7 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
     (defines_lines, ("text/styled.py",), {}),
     (
         starts_processes,
-        ("process/child.py", "process/async_child.py"),
+        ("process/child.py", "process/line_child.py", "process/async_child.py"),
         {
             "lab/": 1,  # a training: asked to end first, its records read as they come
             "probe/": 1,  # starts the doctor in a process that dies
@@ -397,7 +397,7 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
         {
             "attach/hook_directory.py": 1,  # a whole folder
             "probe/": 4,
-            "wire/blobs.py": 1,  # fills the file as it comes
+            "store/blob_receiver.py": 1,  # fills the file as it comes
         },
     ),
     (

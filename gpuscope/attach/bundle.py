@@ -11,49 +11,32 @@ import os
 import re
 import stat
 import sys
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, List, Optional
 
 from ..process import atomic_file
+from .probe_source import OF_RUN, WIRE, Contents, in_package, sources_of
 
-PROBE_PACKAGE = "_gpuscope_probe"
-"""The name of the package in the probe's zip. It must differ from "gpuscope", so that it does not
-hide a gpuscope that is installed for the trainer.
-"""
-WIRE = (
-    "wire/__init__.py", "wire/columns.py", "wire/frames.py", "wire/codec.py", "wire/blobs.py",
-    "wire/boxes.py", "wire/code_owner.py", "wire/injected.py", "wire/loss_text.py",
-)  # fmt: skip
 SHARED = (
-    "errors.py", "exit_status.py", "process/__init__.py", "process/atomic_file.py",
-    "process/child.py", "process/procfs.py", "text/__init__.py", "text/log_figures.py",
-    "text/ranges.py", "text/units.py", "wire/clean.py",
+    "errors.py", "exit_status.py", "process/__init__.py", "process/child.py", "process/procfs.py",
+    "text/__init__.py", "text/log_figures.py", "text/ranges.py", "wire/clean.py",
 )  # fmt: skip
 """The files outside of agent/ and collect/ that the agent needs."""
+_STAYS = ("agent/__main__.py", "agent/live_frames.py", "agent/oneshot_frames.py", OF_RUN)
+"""What is used only where gpuscope is installed."""
 STALE_SECONDS = 7 * 86400.0
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _AGENT_MAIN = b"from gpuscope.agent.main import main\n\nmain()\n"
-_TRAVELS = re.compile(r"attach/(?:__init__|bundle|elf|maps|attach_options|inject\w*)\.py$")
+_TRAVELS = re.compile(r"attach/(?:__init__|probe_source|elf|maps|attach_options|inject\w*)\.py$")
 """The files of attach/ that an agent needs to inject a probe, or to check whether it can."""
 _ENDING = b"PK\x05\x06"
 
-Contents = Dict[str, bytes]
-
 
 def probe_zip_bytes() -> bytes:
-    """Return the probe as package ``_gpuscope_probe``, for any Python from 3.8 on."""
-    return zipped(probe_sources(), compress=True)
+    """Return the probe as package ``_gpuscope_probe``, for any Python from 3.8 on.
 
-
-def probe_sources() -> Contents:
-    """Return {path in the probe's zip: source}.
-
-    In an agent that itself runs from a zip, these are the sources that came with it.
+    A trainer that starts with it has all of it.
     """
-    if not os.path.isdir(_ROOT):
-        return _sources_from_own_zip()
-    contents = sources_of(("__init__.py", *WIRE), ("probe",))
-    return {f"{PROBE_PACKAGE}/{name}": content for name, content in contents.items()}
+    return zipped(in_package(sources_of(("__init__.py", *WIRE), ("probe",))), compress=True)
 
 
 def local_agent_argv(hz: float) -> List[str]:
@@ -118,40 +101,13 @@ def agent_contents() -> Contents:
             if _TRAVELS.match(name)
         }
     )
-    contents = {f"gpuscope/{name}": content for name, content in own.items()}
+    contents = {f"gpuscope/{name}": content for name, content in own.items() if name not in _STAYS}
     contents["__main__.py"] = _AGENT_MAIN
     pynvml = _pynvml()
     if pynvml is not None:
         with open(pynvml, "rb") as stream:
             contents["pynvml.py"] = stream.read()
     return contents
-
-
-def sources_of(files: Tuple[str, ...], folders: Tuple[str, ...]) -> Contents:
-    names = list(files)
-    for folder in folders:
-        found = os.listdir(os.path.join(_ROOT, folder))
-        names.extend(f"{folder}/{name}" for name in found if name.endswith(".py"))
-    contents = {}
-    for name in sorted(names):
-        with open(os.path.join(_ROOT, name), "rb") as stream:
-            contents[name] = stream.read()
-    return contents
-
-
-def _sources_from_own_zip() -> Contents:
-    """Return the probe's sources from the zip that this code was itself loaded from."""
-    import zipfile
-
-    found = {}
-    with zipfile.ZipFile(__loader__.archive) as archive:  # type: ignore[name-defined]
-        for name in archive.namelist():
-            inside = name.partition("/")[2]
-            if name.endswith(".py") and (
-                inside in ("__init__.py", *WIRE) or inside.startswith("probe/")
-            ):
-                found[f"{PROBE_PACKAGE}/{inside}"] = archive.read(name)
-    return found
 
 
 def _pynvml() -> Optional[str]:

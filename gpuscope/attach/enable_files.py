@@ -18,7 +18,7 @@ from typing import Any, Dict, Optional
 
 from .. import __version__
 from ..probe import on_import
-from .bundle import PROBE_PACKAGE, WIRE, Contents, sources_of
+from .probe_source import PROBE_PACKAGE, WIRE, Contents, sources_of
 
 PTH = "gpuscope_enable.pth"
 ZIP = "gpuscope_enable.zip"

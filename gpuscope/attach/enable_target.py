@@ -14,7 +14,7 @@ from ..exit_status import ExitStatus
 from ..process import child
 from ..wire.clean import clean
 from . import run
-from .bundle import Contents
+from .probe_source import Contents
 
 PATIENCE_SECONDS = 60.0
 _MARK = "gpuscope-facts:"

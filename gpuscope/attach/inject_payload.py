@@ -16,7 +16,7 @@ import json
 import os
 from typing import Dict, List, Tuple
 
-from .bundle import PROBE_PACKAGE, probe_sources
+from .probe_source import PROBE_PACKAGE, probe_sources
 
 IDLE_SECONDS = 120.0
 """An injected probe removes itself if nobody has watched it for this long."""

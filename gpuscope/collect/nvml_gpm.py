@@ -11,7 +11,6 @@ import math
 import threading
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
-from ..text.units import MIB
 from ..wire.frames import DRIVER_ERROR, NOT_INITIALISED, NOT_SUPPORTED, TIMEOUT, Reading, Unknown
 from .nvml_calls import DeviceCalls
 from .nvml_errors import from_return
@@ -161,4 +160,4 @@ def _read_metric(column: str, metric: Any) -> Reading:
     share = column.endswith("_percent")
     if not math.isfinite(value) or not -0.5 <= value <= (105.0 if share else _MOST_MIB):
         return Unknown(DRIVER_ERROR, f"{_METRICS}: the driver gave no number for this interval")
-    return round(min(max(value, 0.0), 100.0), 2) if share else int(max(value, 0.0) * MIB)
+    return round(min(max(value, 0.0), 100.0), 2) if share else int(max(value, 0.0) * (1 << 20))

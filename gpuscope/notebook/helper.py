@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..process.child import ChildError, Ended, LineChild
+from ..process.line_child import ChildError, Ended, LineChild
 from ..text.units import count_text, duration_text, window_text
 from .markup import Output
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from ..process.child import ChildError, Late, LineChild, TooMuch
+from ..process.line_child import ChildError, Late, LineChild, TooMuch
 from ..text.units import window_text
 from ..wire.clean import clean
 from .fully_sharded import Policy

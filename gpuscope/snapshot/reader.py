@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import UserError
-from ..process.child import ChildError, Ended, Late, LineChild, TooMuch
+from ..process.line_child import ChildError, Ended, Late, LineChild, TooMuch
 from ..text.units import bytes_text
 from ..wire.clean import clean
 from ..wire.files import NotAFile, open_regular

@@ -16,8 +16,9 @@ from pathlib import Path
 from ..errors import UserError
 from ..process import atomic_file
 from ..text.units import window_text
-from ..wire.blobs import MAX_BLOB_BYTES, BlobError, BlobReceiver
+from ..wire.blobs import MAX_BLOB_BYTES, BlobError
 from ..wire.frames import Ack, Blob, Credit, Error, Frame, Progress, Request, Result, Scalar
+from .blob_receiver import BlobReceiver
 
 GRACE_SECONDS = 1.5
 """How much longer than the deadline we wait: the other end keeps the deadline and reports what

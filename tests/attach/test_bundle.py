@@ -80,6 +80,20 @@ def test_whatever_the_agent_imports_travels_with_it():
                 assert whole or not lacks, (path, node.lineno, module, lacks)
 
 
+def test_nothing_travels_that_nothing_there_imports():
+    contents = bundle.agent_contents()
+    begins = {"main", "as_sent", "inject_worker", "injected", "pynvml"}  # started by their names
+    imported = {
+        name
+        for path, source in contents.items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom)
+        for name in [(node.module or "").split(".")[-1], *(one.name for one in node.names)]
+    }
+    modules = {os.path.basename(path)[: -len(".py")] for path in contents} - {"__init__"}
+    assert modules - imported - begins == {"__main__"}
+
+
 def test_the_probe_travels_under_another_name():
     found = names(bundle.probe_zip_bytes())
     assert found

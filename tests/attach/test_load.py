@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpuscope.attach import inject_payload
-from gpuscope.attach.bundle import probe_sources
+from gpuscope.attach.probe_source import probe_sources
 from tests.fakes.collecting import collector_off
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ import pytest
 
 from gpuscope.lab.config import LabConfig
 from gpuscope.predict.fits import Fits
-from gpuscope.process.child import LineChild
+from gpuscope.process.line_child import LineChild
 from gpuscope.text.units import GIB, MIB
 
 

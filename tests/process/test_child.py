@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpuscope.process import child, procfs
+from gpuscope.process import child, line_child, procfs
 
 ANSWERS = """
 import json, os, sys
@@ -45,12 +45,12 @@ def soon(seconds: float = LONG) -> float:
 @pytest.fixture
 def answering():
     with contextlib.closing(
-        child.LineChild([sys.executable, "-c", ANSWERS], max_line_bytes=1 << 20)
+        line_child.LineChild([sys.executable, "-c", ANSWERS], max_line_bytes=1 << 20)
     ) as running:
         yield running
 
 
-def ask(running: child.LineChild, question: object, seconds: float = LONG) -> bytes:
+def ask(running: line_child.LineChild, question: object, seconds: float = LONG) -> bytes:
     running.write(json.dumps(question).encode() + b"\n")
     return running.read_line(soon(seconds))
 
@@ -75,29 +75,29 @@ def test_each_question_gets_its_line(answering):
 
 
 def test_how_a_child_ended_is_said(answering):
-    with pytest.raises(child.Ended, match="it ended: signal SIGSEGV"):
+    with pytest.raises(line_child.Ended, match="it ended: signal SIGSEGV"):
         ask(answering, "die")
-    with pytest.raises(child.Ended):
+    with pytest.raises(line_child.Ended):
         answering.write(b'"more"\n')
 
 
 def test_the_last_words_of_a_child_that_left_are_kept(answering):
-    with pytest.raises(child.Ended, match="exit code 3"):
+    with pytest.raises(line_child.Ended, match="exit code 3"):
         ask(answering, "leave")
     assert answering.last_words == "cannot go on"
 
 
 def test_a_child_that_never_answers_and_one_that_says_too_much(answering):
-    with pytest.raises(child.Late):
+    with pytest.raises(line_child.Late):
         ask(answering, "hang", seconds=0.05)
-    other = child.LineChild([sys.executable, "-c", ANSWERS], max_line_bytes=1000)
-    with contextlib.closing(other), pytest.raises(child.TooMuch, match="more than 1000 bytes"):
+    other = line_child.LineChild([sys.executable, "-c", ANSWERS], max_line_bytes=1000)
+    with contextlib.closing(other), pytest.raises(line_child.TooMuch, match="more than 1000 bytes"):
         ask(other, "flood")
 
 
 def test_a_child_that_prints_answers_on_a_pipe_of_its_own():
     with contextlib.closing(
-        child.LineChild([sys.executable, "-c", PRINTS], own_pipe=True)
+        line_child.LineChild([sys.executable, "-c", PRINTS], own_pipe=True)
     ) as running:
         assert ask(running, "one") == b'"one"'
         assert ask(running, "two") == b'"two"'
@@ -110,7 +110,7 @@ def test_another_thread_may_end_it_while_one_waits(answering):
     def wait() -> None:
         try:
             ask(answering, "hang")
-        except child.Ended as error:
+        except line_child.Ended as error:
             ended.append(str(error))
 
     waiting = threading.Thread(target=wait)
@@ -126,7 +126,7 @@ def test_what_a_child_started_ends_with_it():
         "import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid, flush=True); "
         "sys.stdin.read()"
     )
-    running = child.LineChild([sys.executable, "-c", script])
+    running = line_child.LineChild([sys.executable, "-c", script])
     pid = int(running.read_line(soon()))
     running.close()
     running.close()
@@ -140,7 +140,7 @@ def test_what_cannot_be_started_leaves_no_descriptor():
     before = len(os.listdir("/proc/self/fd"))
     for own_pipe in (False, True):
         with pytest.raises(OSError, match="nowhere"):
-            child.LineChild(["/nowhere/python"], own_pipe=own_pipe)
+            line_child.LineChild(["/nowhere/python"], own_pipe=own_pipe)
     assert len(os.listdir("/proc/self/fd")) == before
 
 

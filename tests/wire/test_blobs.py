@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from gpuscope.store import blob_receiver
+from gpuscope.store.blob_receiver import BlobReceiver
 from gpuscope.store.decode import decode
 from gpuscope.wire import blobs as blobs_module
-from gpuscope.wire.blobs import CHUNK_BYTES, WINDOW_CHUNKS, BlobError, BlobReceiver, BlobSender
+from gpuscope.wire.blobs import CHUNK_BYTES, WINDOW_CHUNKS, BlobError, BlobSender
 from gpuscope.wire.codec import MAX_CHUNK_CHARS, encode
 from gpuscope.wire.frames import MAX_LINE_BYTES, Blob
 
@@ -140,7 +142,7 @@ def test_the_receiver_refuses_what_is_too_large(tmp_path):
 
 
 def test_one_chunk_unpacks_to_a_bounded_size(tmp_path):
-    limit = blobs_module.MAX_CHUNK_UNPACKS_BYTES
+    limit = blob_receiver.MAX_CHUNK_UNPACKS_BYTES
     bomb = zlib.compress(b"\0" * (limit + 1), 9)
     assert len(bomb) < CHUNK_BYTES, "it would fit a usual chunk"
     refused(
@@ -156,9 +158,9 @@ def test_one_chunk_unpacks_to_a_bounded_size(tmp_path):
 
 
 def test_what_compresses_well_is_cut_into_chunks_that_pass(tmp_path):
-    content = b"\0" * 3 * blobs_module.MAX_CHUNK_UNPACKS_BYTES
+    content = b"\0" * 3 * blob_receiver.MAX_CHUNK_UNPACKS_BYTES
     blobs = chunks(content)
-    assert len(blobs) >= 3 * blobs_module.MAX_CHUNK_UNPACKS_BYTES // (2 * blobs_module.FLUSH_BYTES)
+    assert len(blobs) >= 3 * blob_receiver.MAX_CHUNK_UNPACKS_BYTES // (2 * blobs_module.FLUSH_BYTES)
     receiver = BlobReceiver(5, str(tmp_path / "blob"))
     assert [receiver.feed(blob) for blob in blobs][-1]
     assert (tmp_path / "blob").stat().st_size == len(content)
@@ -198,7 +200,8 @@ def test_a_full_disk_is_said_and_nothing_stays_there(tmp_path):
     # at the end.
     code = (
         "import os, resource, sys\n"
-        "from gpuscope.wire.blobs import BlobError, BlobReceiver\n"
+        "from gpuscope.store.blob_receiver import BlobReceiver\n"
+        "from gpuscope.wire.blobs import BlobError\n"
         "from gpuscope.wire.codec import decode\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         "receiver = BlobReceiver(5, os.path.join(sys.argv[1], 'blob'))\n"

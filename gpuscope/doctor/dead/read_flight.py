@@ -16,7 +16,7 @@ from pathlib import Path
 from sys import intern
 from typing import Any
 
-from ...process.child import ChildError, LineChild
+from ...process.line_child import ChildError, LineChild
 from ...snapshot import flight_child, limits
 from ...text.units import MIB
 from .find import FoundFile

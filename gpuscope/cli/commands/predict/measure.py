@@ -21,7 +21,7 @@ from ....errors import UserError
 from ....exit_status import ExitStatus
 from ....model.cuda_devices import visible_in_order
 from ....predict.context_memory import ContextMemory, keep
-from ....process.child import ChildError, Ended, Late, LineChild
+from ....process.line_child import ChildError, Ended, Late, LineChild
 from ....store.view import DeviceView, HostView
 from ....text.units import MIB, bytes_text
 from ....wire.clean import clean
