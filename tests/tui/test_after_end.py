@@ -11,7 +11,7 @@ from gpuscope.cli import past_trainers
 from gpuscope.probe import blackbox
 from gpuscope.probe.sampler import TRAINER_ID
 from gpuscope.text import styled
-from gpuscope.tui.trainer.after_end import after_end
+from gpuscope.tui.shared.after_end import after_end
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 

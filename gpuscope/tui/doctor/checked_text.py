@@ -20,6 +20,7 @@ from .checked_figures import AREAS, area_of, decides_in, sources_of
 from .text import (
     LABEL,
     NOTHING,
+    OVER,
     SEVERITY_TOKENS,
     UNEXAMINED,
     glyph_of,
@@ -72,12 +73,14 @@ def about(
     tight: bool = False,
     over: Sequence[LogEntry] = (),
     roomy: bool = False,
+    as_it_was: Sequence[Line] = (),
 ) -> list[Line]:
     """Return what was looked at, with its figures, and what could not be decided or checked.
 
     For what could not be decided it says what would decide it. ``opened`` has the findings that
     were opened and closed, ``over`` the jobs that ended, the newest first. ``tight`` leaves out
-    what the rules look for, ``roomy`` adds how the figures went.
+    what the rules look for, ``roomy`` adds how the figures went. ``as_it_was`` tells of the job
+    that ended last where none runs any more.
     """
     report = watch.report
     holds = [case for case in watch.cases if not case.past and not case.dead]
@@ -85,11 +88,12 @@ def about(
     if all_well(watch.cases):
         sign, text = (glyphs.ok, "ok"), NOTHING
         if not report.examined:
-            sign, text = (glyphs.idle, "muted"), UNEXAMINED
+            sign, text = (glyphs.idle, "muted"), OVER if as_it_was else UNEXAMINED
         elif is_undecided(watch, host):
             sign, text = (glyphs.idle, "muted"), f"{NOTHING} so far"
         out += [[(f"{sign[0]} ", sign[1]), (f"{text}.", "title")], []]
-    looked = report.examined or (UNPROBED + ("" if host.badge else NEXT_RUN),)
+    none = "nothing now: what ran has ended" if as_it_was else UNPROBED
+    looked = report.examined or (none + ("" if host.badge else NEXT_RUN),)
     for number, line in enumerate(_packed(looked, cells - LABEL)):
         out += with_label("Checked" if number == 0 else "", [(line, "text")], cells)
     if watch.not_examined:
@@ -103,6 +107,7 @@ def about(
         out += with_label("Overhead", [(text, "muted")], cells)
     if report.examined:
         out += [[], *_areas(watch, host, readings, holds, glyphs, cells, tight, roomy)]
+    out += as_it_was
     out += _abstained_lines(report, cells)
     if report.problems:
         out += [[], [("Could not be checked", "warn")]]
@@ -112,7 +117,7 @@ def about(
     if opened:
         out += [[], [("Findings so far, the newest first", "accent")]]
         out += event_lines(opened, glyphs, HISTORY_LINES, cells, host.wall_seconds)
-    if over:
+    if over[1:] or (over and not as_it_was):
         out += [[], [("Jobs that ended, the newest first", "accent")]]
         out += event_lines(over, glyphs, HISTORY_LINES, cells, host.wall_seconds)
     if watch.unexplained:

@@ -25,6 +25,7 @@ from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
+from .as_it_was import as_it_was
 from .case_table import CaseTable
 from .checked_text import about, elsewhere, ended_page, happened, known_pitfalls, related
 from .filter_text import text_of
@@ -279,6 +280,7 @@ class DoctorPane(Pane):
             tight,
             over,
             self._is_wide and self._terminal[1] >= COURSE_ROWS,
+            as_it_was(self.session, host, self._table.tokens.glyphs, cells),
         )
 
     def _background(self, group: CaseGroup, row: Pitfall, cells: int) -> list[Line]:

@@ -21,6 +21,7 @@ from ...text.styled import Line, Piece
 from ..background.finding_history import FOLDED, Case, CaseGroup, all_well, group_cases
 from ..shell.keymap import key_of
 from ..widgets.table import GUTTER, Column, TableRow
+from .as_it_was import last_ended
 from .case_times import duration_of_case, since_text
 from .checked_figures import decides_in
 from .proof import Proof
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ..theme import Glyphs
 
 NOTHING, UNEXAMINED = "Nothing wrong was found", "Nothing has been checked yet"
+OVER = "No training with a probe runs any more"
 ABOUT = "about"
 """The key of the row that says what was examined."""
 COLUMNS = (
@@ -196,7 +198,7 @@ def about_row(watch: DoctorWatch, host: HostView, glyphs: Glyphs) -> TableRow:
     if not all_well(watch.cases):
         what = "What was checked"
     elif not report.examined:
-        what = UNEXAMINED
+        what = OVER if last_ended(host) is not None else UNEXAMINED
     elif is_undecided(watch, host):
         what = f"Nothing wrong so far: {_what_runs(host)}"
     else:

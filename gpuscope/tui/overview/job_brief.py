@@ -20,18 +20,14 @@ from ...model.valid_history import while_it_steps
 from ...store.view import by_id
 from ...text import styled
 from ...text.styled import Line
-from ...text.units import brief_duration_text, percent_text, window_text
-from ...text.width import cells as text_cells
-from ..cells import fit
+from ...text.units import window_text
 from ..charts.axes import loss_axis
 from ..charts.line import LineChart, Series
 from ..charts.trends import moves
 from ..shared.code_lines import CODE_TITLE, code_lines
 from ..shared.event_rows import event_lines
-from ..shared.step_split import tokens_of
-from ..theme import Glyphs
+from ..shared.step_split import part_lines
 from ..trainer.rank_courses import RankCourses
-from ..widgets.bars import Bar
 from ..widgets.pane import set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
@@ -50,7 +46,6 @@ them: a higher one says no more.
 """
 MOST_EVENTS, FEW_EVENTS = 12, 6
 """Lines of what happened at most, and above a curve."""
-BAR_CELLS = 40
 MOST_CODE, LEAST_CODE_CELLS = 8, 40
 """Lines of code at most, and the cells of one while its panel has no size yet."""
 
@@ -297,20 +292,3 @@ class JobBrief(Vertical):
 def _peak_of(trainer: TrainerView) -> float:
     peaks = [one.number("peak_allocated_bytes") or 0.0 for one in trainer.allocators]
     return max(peaks, default=0.0)
-
-
-def part_lines(parts: StepParts, room: int, glyphs: Glyphs) -> list[Line]:
-    """Return the parts of a step, a line each: its colour and name, its time, its share, a bar."""
-    tokens = tokens_of(parts)
-    names = max(text_cells(parts.words[name]) for name in parts.shares)
-    bar = min(room - names - 21, BAR_CELLS)
-    out: list[Line] = []
-    for name, share in parts.shares.items():
-        token = tokens[name]
-        each = brief_duration_text(share * parts.seconds) if parts.seconds else ""
-        line: Line = [(f"{glyphs.fill(token)} ", token), (fit(parts.words[name], names), "text")]
-        line.append((fit(each, 9, "right"), "text"))
-        line.append((fit(percent_text(share), 7, "right") + "  ", "muted"))
-        line += Bar(((share, token),), 1.0).draw(bar, glyphs) if bar >= 8 else []
-        out.append(line)
-    return out

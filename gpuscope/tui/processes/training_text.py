@@ -5,13 +5,15 @@ It knows no widget and asks nobody.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from ...model.allocator_account import inside_torch
 from ...model.job_state import broken_below
 from ...model.pace import pace_of, seconds_left
 from ...model.stalls import is_stalled, stalled_ranks
 from ...model.step_parts import step_parts
 from ...model.step_time import input_share
-from ...store.view import HostView, ProcView, TrainerView
+from ...store.view import AllocView, HostView, ProcView, TrainerView
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, left_text, percent_text
@@ -105,29 +107,34 @@ def memory_lines(host: HostView, process: ProcView, cells: int, glyphs: Glyphs) 
     for allocator in trainer.allocators if trainer is not None else ():
         if allocator.gpu not in gpus:
             continue
-        parts, _ = inside_torch(trainer, allocator)
-        outer = [part for part in parts if not part.inside]
-        lines.append(fact("torch now", _amounts([(part.name, part.known) for part in outer])))
-        inner = sorted(
-            (part for part in parts if part.inside == "allocated"), key=lambda part: -part.known
-        )
-        if inner:
-            shown = [(part.name, part.known) for part in inner[:MOST_PARTS]]
-            lines.append(fact("allocated", _amounts(shown)))
-        peak = allocator.number("peak_allocated_bytes")
-        if peak is not None:
-            retries, ooms = allocator.number("alloc_retries"), allocator.number("ooms")
-            again = "retry" if retries == 1 else "retries"
-            more = f" · {retries:,.0f} cudaMalloc {again}" if retries else ""
-            more += f" · {ooms:.0f} out of memory" if ooms else ""
-            token = "warn" if ooms else "muted"
-            lines.append(
-                fact("peak", [(f"{bytes_text(peak)} since the start", "text"), (more, token)])
-            )
+        lines += allocator_lines(trainer, allocator, "torch now")
     return styled.hang_lines(lines, cells)
 
 
-def _amounts(parts: list[tuple[str, float]]) -> Line:
+def allocator_lines(
+    trainer: TrainerView | None, allocator: AllocView, label: str
+) -> Iterable[Line]:
+    """Yield what torch holds on a device by its last sample, what that is made of, and its peak."""
+    parts, _ = inside_torch(trainer, allocator)
+    outer = [part for part in parts if not part.inside]
+    yield fact(label, amounts([(part.name, part.known) for part in outer]))
+    inner = sorted(
+        (part for part in parts if part.inside == "allocated"), key=lambda part: -part.known
+    )
+    if inner:
+        yield fact("allocated", amounts([(part.name, part.known) for part in inner[:MOST_PARTS]]))
+    peak = allocator.number("peak_allocated_bytes")
+    if peak is not None:
+        retries, ooms = allocator.number("alloc_retries"), allocator.number("ooms")
+        again = "retry" if retries == 1 else "retries"
+        more = f" · {retries:,.0f} cudaMalloc {again}" if retries else ""
+        more += f" · {ooms:.0f} out of memory" if ooms else ""
+        token = "warn" if ooms else "muted"
+        yield fact("peak", [(f"{bytes_text(peak)} since the start", "text"), (more, token)])
+
+
+def amounts(parts: Sequence[tuple[str, float]]) -> Line:
+    """Return sizes with their names, one after the other."""
     out: Line = []
     for name, size in parts:
         out += [(" · ", "muted")] if out else []

@@ -10,12 +10,16 @@ from ...model.step_colours import REST, SPLIT_TOKENS, tokens_of_rows
 from ...model.step_parts import StepParts
 from ...text import styled
 from ...text.styled import Line
-from ...text.units import percent_text
+from ...text.units import brief_duration_text, percent_text
+from ...text.width import cells as text_cells
+from ..cells import fit
 from ..theme import Glyphs
 from ..widgets.bars import Bar
 
 LEAST_SHARE = 0.005
 """The least share of a step that is named."""
+BAR_CELLS = 40
+"""The cells of the longest bar of a part that has a line of its own."""
 OTHERS = "others"
 """The parts that are drawn and named as one."""
 
@@ -72,4 +76,21 @@ def split_pieces(parts: StepParts, cells: int, glyphs: Glyphs | None = None) -> 
         if share < LEAST_SHARE or styled.cells(out) + styled.cells(part) > cells:
             break
         out += part
+    return out
+
+
+def part_lines(parts: StepParts, room: int, glyphs: Glyphs) -> list[Line]:
+    """Return the parts of a step, a line each: its colour and name, its time, its share, a bar."""
+    tokens = tokens_of(parts)
+    names = max(text_cells(parts.words[name]) for name in parts.shares)
+    bar = min(room - names - 21, BAR_CELLS)
+    out: list[Line] = []
+    for name, share in parts.shares.items():
+        token = tokens[name]
+        each = brief_duration_text(share * parts.seconds) if parts.seconds else ""
+        line: Line = [(f"{glyphs.fill(token)} ", token), (fit(parts.words[name], names), "text")]
+        line.append((fit(each, 9, "right"), "text"))
+        line.append((fit(percent_text(share), 7, "right") + "  ", "muted"))
+        line += Bar(((share, token),), 1.0).draw(bar, glyphs) if bar >= 8 else []
+        out.append(line)
     return out

@@ -21,6 +21,7 @@ from ...text import styled
 from ...text.styled import Line
 from ...text.units import window_text
 from ..doctor.cure import steps_lines
+from ..shared.after_end import after_end
 from ..shared.event_rows import event_lines
 from ..shared.next_step import case_of_job, finding_line, next_lines
 from ..shared.step_split import tokens_of
@@ -33,7 +34,6 @@ from ..widgets.pane import set_title
 from ..widgets.program import program
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
-from .after_end import after_end
 from .hung_stack import hung_lines, stack_title
 from .job_charts import LEAST_ROWS, JobCharts
 from .job_load import devices_of

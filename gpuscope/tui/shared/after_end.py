@@ -1,4 +1,4 @@
-"""What the page of a job that has ended says besides how: for how long it ran, where, what next."""
+"""What is said of a job that has ended besides how: for how long it ran, where, what next."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...store.view import TrainerView
 from ...text.clock import clock_text
 from ...text.styled import Line
 from ...wire.clean import clean
-from ..shared.event_rows import DAY, at_text
+from .event_rows import DAY, at_text
 
 if TYPE_CHECKING:
     from ...model.job_ends import End
