@@ -5,13 +5,20 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from gpuscope.doctor.finding import Report
 from gpuscope.store.view import HostView, no_history
 from gpuscope.text import styled
 from gpuscope.tui.doctor.as_it_was import as_it_was, last_ended
+from gpuscope.tui.doctor.checked_text import about
+from gpuscope.tui.doctor.text import about_row
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 from tests.tui.pilot import in_loop, make_app, until
+
+GLYPHS = Tokens(THEMES[0]).glyphs
 
 
 def ended(reason: str, count: int = 2, of: int | None = None) -> HostView:
@@ -27,7 +34,7 @@ def text_of(host: HostView) -> str:
     session: Any = SimpleNamespace(
         happened=SimpleNamespace(stopped={}), local=False, replay=None, history=no_history
     )
-    found = as_it_was(session, host, Tokens(THEMES[0]).glyphs, 100)
+    found = as_it_was(session, host, GLYPHS, 100)
     return "\n".join(styled.plain(line) for line in found)
 
 
@@ -51,11 +58,26 @@ def test_nothing_is_said_while_a_rank_runs_or_where_none_ever_ran():
 
 
 @in_loop
-async def test_the_tab_does_not_say_that_nothing_has_been_checked_where_a_job_has_ended():
+async def test_the_tab_has_it_below_what_was_checked():
     frames = jobs.ranks(2, 20.0)
     last = max(frame.m for frame in frames if isinstance(frame, f.Sample))
     ends = [f.Event(300 + n, "gone", last + 10**9, "exited: killed by SIGKILL") for n in range(2)]
     app = make_app([*frames, *ends, f.Sample(10**6, last + 2 * 10**9)], "doctor")
     async with app.run_test(size=(120, 60)) as pilot:
-        await until(pilot, "No training with a probe runs any more", "as it was at its end")
-        await until(pilot, "Checked   nothing now: what ran has ended")
+        await until(pilot, "train.py as it was at its end", "killed by SIGKILL · step 4,039")
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_where_nothing_is_examined_any_more_the_page_says_so(over):
+    host = ended("exited") if over else views.host_of(views.vacant())
+    watch: Any = SimpleNamespace(
+        report=Report(), cases=(), pending=(), not_examined="", table={}, problem="",
+        cost_seconds=None, unexplained=(), ended=(),
+    )  # fmt: skip
+    was = [[("as it was", "accent")]] if over else []
+    page = about(watch, host, no_history, (), GLYPHS, 100, as_it_was=was)
+    said = "\n".join(styled.plain(line) for line in page)
+    row = styled.plain(about_row(watch, host, GLYPHS).cells["what"])
+    assert ("any more." in said, "has been checked yet." in said) == (over, not over)
+    assert ("what ran has ended" in said, "as it was" in said) == (over, over)
+    assert ("any more" in row, "has been checked yet" in row) == (over, not over)
