@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import Deque, Dict, List, Optional, Set, Tuple, Union
 
 from ..wire import frames
-from ..wire.codec import UnknownKind, WireError, decode, encode
+from ..wire.codec import WireError, decode, encode
 from ..wire.frames import (
     DRIVER_ERROR,
     MAX_LINE_BYTES,
@@ -239,8 +239,6 @@ class ProbeLink:
     def _line(self, line: bytes, now: float, answers: List[Answer]) -> None:
         try:
             frame = decode(line)
-        except UnknownKind:
-            return
         except WireError as error:
             self._bad_lines += 1
             if self.hello is None or self._bad_lines >= MAX_BAD_LINES:
@@ -267,8 +265,8 @@ class ProbeLink:
     def _meet(self, frame: frames.Frame) -> None:
         if not isinstance(frame, frames.Hello) or frame.role != "probe":
             self._violation("its first message was not a probe's hello")
-        elif len(frame.proto) != 2 or not frame.proto[0] <= frames.PROTOCOL <= frame.proto[1]:
-            self._violation(f"it speaks protocol {frame.proto[:2]}, this agent {frames.PROTOCOL}")
+        elif frame.refusal:
+            self._violation(frame.refusal)
         else:
             self.hello = frame
             self._columns = {table: frame.cols.get(table, []) for table in "ta"}

@@ -387,8 +387,6 @@ class Server:
         for line in client.receive():
             try:
                 frame = codec.decode(line)
-            except codec.UnknownKind:
-                continue
             except codec.WireError:
                 client.bad_line()
                 continue

@@ -19,7 +19,7 @@ import msgspec
 
 from ..wire import codec
 from ..wire.clean import clean
-from ..wire.codec import INT_LIMIT, MAX_CHUNK_CHARS, MAX_DEPTH, MAX_ITEMS, UnknownKind, WireError
+from ..wire.codec import INT_LIMIT, MAX_CHUNK_CHARS, MAX_DEPTH, MAX_ITEMS, WireError
 from ..wire.frames import (
     KINDS,
     MAX_LINE_BYTES,
@@ -34,7 +34,7 @@ from ..wire.frames import (
     Sample,
 )
 
-__all__ = ["UnknownKind", "WireError", "decode"]
+__all__ = ["WireError", "decode"]
 
 # Our senders write the kind first. Any other line is decoded by the slower codec of the standard
 # library.
@@ -52,8 +52,7 @@ def decode(line: bytes) -> Frame:
 
     Strings are cleaned and at most ``MAX_STRING_CHARS`` long.
 
-    Raises :class:`WireError`, or its subclass :class:`UnknownKind` for a well-formed frame of a
-    newer kind.
+    Raises :class:`WireError`.
     """
     if len(line) > MAX_LINE_BYTES:
         raise WireError(f"line of {len(line)} bytes is over the limit of {MAX_LINE_BYTES}")

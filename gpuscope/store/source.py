@@ -21,10 +21,9 @@ from typing import Protocol
 from ..process.async_child import Child
 from ..text.units import age_text
 from ..wire.blobs import MAX_BLOB_BYTES
-from ..wire.codec import UnknownKind, WireError, encode
+from ..wire.codec import WireError, encode
 from ..wire.frames import (
     HOST_ID,
-    PROTOCOL,
     REQUESTS,
     Bye,
     Def,
@@ -140,8 +139,6 @@ class AgentSource:
         self.key = key
         self.label = label
         self.taps: list[Tap] = []
-        self.unknown_frames = 0
-        """Frames of kinds that this version does not know, because the agent is newer."""
         self.bad_lines = 0
         self._argv = list(argv)
         self._closing = asyncio.Event()
@@ -295,13 +292,11 @@ class AgentSource:
                 continue
             try:
                 frame = decode(line)
-            except WireError as error:
+            except WireError:
                 if self._hello is None:
                     noise += len(line)
                     if noise > MAX_NOISE_BYTES:
                         return "the other side is not an agent"
-                elif isinstance(error, UnknownKind):
-                    self.unknown_frames += 1
                 else:
                     self.bad_lines += 1
                     if self.bad_lines > MAX_BAD_LINES:
@@ -322,11 +317,8 @@ class AgentSource:
         if isinstance(frame, Pong):
             return ""
         if isinstance(frame, Hello):
-            low, high = (*frame.proto, 0, 0)[:2]
-            if not low <= PROTOCOL <= high:
-                where = "here" if low > PROTOCOL else "there"
-                text = f"the agent speaks protocol {low} to {high}, this viewer {PROTOCOL}"
-                raise _Hopeless(f"{text}: gpuscope {where} is too old, update it {where}")
+            if frame.refusal:
+                raise _Hopeless(frame.refusal)
             self._hello, self._hz = frame, frame.hz
             self._definitions.clear()
             self._definition_bytes = 0

@@ -45,13 +45,6 @@ class WireError(ValueError):
     """
 
 
-class UnknownKind(WireError):
-    """A well-formed frame of a kind this version does not know, from a newer sender.
-
-    Readers count and skip it.
-    """
-
-
 # ── encode ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -84,7 +77,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def _empty_defaults(cls: Type[Any]) -> Dict[str, Any]:
-    """Return the fields that are left out of a line when they are empty; ``proto`` never is.
+    """Return the fields that are left out of a line when they are empty.
 
     The reader fills in the same empty default.
     """
@@ -186,7 +179,7 @@ def from_plain(body: Dict[str, Any]) -> Frame:
         raise WireError("a frame needs a kind k")
     cls = KINDS.get(kind)
     if cls is None:
-        raise UnknownKind("unknown kind of frame")
+        raise WireError("unknown kind of frame")
     frame: Frame = _build(cls, body)
     if isinstance(frame, Def):
         check_definition(frame)

@@ -9,7 +9,7 @@ A stream begins with ``hello``, followed by definitions: facts about an entity t
 sent once with a small integer id. Samples follow, whose rows hold only numbers, by column. Events
 are sent when something happens. Every ``KEY_SECONDS`` a key frame repeats all definitions, so that
 a reader can join there. ``bye`` ends the stream. Fields are only ever added to protocol 1: readers
-ignore unknown fields, kinds and columns.
+ignore unknown fields and columns.
 
 This module runs inside trainers and on hosts where nothing is installed, so it uses only the
 standard library and the syntax of Python 3.8.
@@ -234,7 +234,6 @@ class Hello:
 
     role: str = "agent"  # agent | probe
     v: int = PROTOCOL
-    proto: List[int] = field(default_factory=lambda: [PROTOCOL, PROTOCOL])
     version: str = ""  # version of gpuscope
     host: str = ""
     boot: str = ""
@@ -247,6 +246,14 @@ class Hello:
     cols: Dict[str, List[str]] = field(default_factory=dict)
     requests: List[str] = field(default_factory=list)  # the requests that this end serves
     nonce: str = ""
+
+    @property
+    def refusal(self) -> str:
+        """Why a sender of another protocol is not listened to, "" for one of ours."""
+        if self.v == PROTOCOL:
+            return ""
+        said = f"gpuscope {self.version[:40]} there speaks protocol {self.v}, this one {PROTOCOL}"
+        return f"{said}: bring both to the same version"
 
 
 @dataclass

@@ -113,6 +113,7 @@ def poll(probes):
     [
         ("endless", ("line that is too long",)),
         ("garbage", ("does not speak gpuscope's protocol",)),
+        ("foreign", ("speaks protocol 2, this one 1: bring both to the same version",)),
         ("misnamed", ("not the one it is named for",)),
     ],
 )

@@ -5,9 +5,10 @@ It is started by ``python -m tests.fakes.probe_process DIR MODE``.
 ``start(directory, mode)`` runs one and waits until it listens. Modes: good, endless (a line without
 end), garbage (random bytes), mute (accepts, says nothing), late (is good, but greets after four
 seconds), flood (samples as fast as the socket takes them), freeze (stops itself after some
-samples), misnamed (under another pid's name), huge (definitions without number), lies (claims to be
-pid 1), leaves (says good-bye after some samples), leaks (remembers 60 steps of growing memory),
-level (the same of memory that does not grow), babbles (answers that with nonsense).
+samples), misnamed (under another pid's name), foreign (speaks protocol 2), huge (definitions
+without number), lies (claims to be pid 1), leaves (says good-bye after some samples), leaks
+(remembers 60 steps of growing memory), level (the same of memory that does not grow), babbles
+(answers that with nonsense).
 """
 
 from __future__ import annotations
@@ -80,9 +81,9 @@ class _Server:
             self.client.sendall(random.Random(7).randbytes(20000) + b"\n")
             return
         requests = ["rate", "environment", "snapshot", "cancel", "growth", "recent"]
-        self.send(
-            frames.Hello(role="probe", pid=os.getpid(), hz=self.hz, cols=COLS, requests=requests)
-        )
+        hello = frames.Hello("probe", pid=os.getpid(), hz=self.hz, cols=COLS, requests=requests)
+        hello.v = 2 if self.mode == "foreign" else frames.PROTOCOL
+        self.send(hello)
         if self.mode == "endless":
             self.client.setblocking(True)
             with contextlib.suppress(OSError):

@@ -116,12 +116,9 @@ def test_a_program_that_is_not_there_is_said_once():
 
 def test_another_protocol_is_said_once():
     async def check() -> None:
-        async with watching("hello(proto=[2, 3])\nfor _ in asked(): pass") as watched:
-            link = await watched.link("ended", "protocol 2 to 3")
-            assert "gpuscope here is too old, update it here" in link.text
-        async with watching("hello(proto=[0, 0])\nfor _ in asked(): pass") as watched:
-            link = await watched.link("ended", "protocol 0 to 0")
-            assert "gpuscope there is too old, update it there" in link.text
+        async with watching("hello(v=2)\nfor _ in asked(): pass") as watched:
+            link = await watched.link("ended", "there speaks protocol 2, this one 1")
+            assert "bring both to the same version" in link.text
 
     asyncio.run(check())
 

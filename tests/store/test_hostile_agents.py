@@ -130,21 +130,6 @@ def test_damaged_lines_are_skipped_and_too_many_end_the_connection(nonsense):
     asyncio.run(check())
 
 
-def test_frames_of_a_newer_agent_are_counted_and_skipped():
-    async def check() -> None:
-        newer = """
-hello(proto=[1, 3])
-os.write(1, b'{"k":"weather","id":1}\\n' * 500)
-say(Def(1, gpu=GpuDef("GPU-a", 0)), Sample(1, 2, g=[[1, 5]]))
-for _ in asked(): pass
-"""
-        async with watching(newer) as watched:
-            await watched.until(lambda: any(isinstance(f, Sample) for f in watched.frames))
-            assert (watched.source.unknown_frames, watched.source.bad_lines) == (500, 0)
-
-    asyncio.run(check())
-
-
 @pytest.mark.slow
 def test_definitions_kept_for_a_recorder_are_bounded_and_in_order(monkeypatch, tmp_path):
     monkeypatch.setattr(source_module, "MAX_DEFINITION_BYTES", 2_000_000)
