@@ -45,8 +45,7 @@ class Entry:
     """One run in the ledger.
 
     ``document`` is what the run reported at its end (the keys of ``metrics.document``); strings in
-    it are safe to show. ``config`` is None if no toggles are known: for a user's own trainer, or
-    for toggles of a newer gpuscope.
+    it are safe to show. ``config`` is None if no toggles are known, as for a user's own trainer.
     """
 
     id: int

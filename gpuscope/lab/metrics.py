@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 RATE_HZ = 5.0
@@ -111,7 +111,7 @@ def encode(record: Record) -> bytes:
 def decode(line: bytes) -> Record | None:
     """Return the record of one line.
 
-    None for any other line: a kind of record from a newer worker, or other printed text.
+    None for any other line, as of text that the run prints.
     """
     if len(line) > MAX_LINE_BYTES:
         return None
@@ -122,10 +122,9 @@ def decode(line: bytes) -> Record | None:
     cls = KINDS.get(str(value.pop("kind", ""))) if isinstance(value, dict) else None
     if cls is None:
         return None
-    known = {f.name for f in fields(cls)}
     try:
-        return cls(**{name: item for name, item in value.items() if name in known})  # type: ignore[no-any-return]
-    except TypeError:  # a field is missing
+        return cls(**value)  # type: ignore[no-any-return]
+    except TypeError:  # its fields are not those of a record
         return None
 
 

@@ -297,10 +297,10 @@ def test_sizes_are_bounded_on_the_way_in_and_out(ledger: RunLedger) -> None:
     assert "larger than" in ledger.entries()[0].problem
 
 
-def test_toggles_of_a_newer_gpuscope_are_no_toggles_here(ledger: RunLedger) -> None:
-    newer = document()
-    newer["config"]["teleport"] = True
-    entry = ledger.add(newer)
+def test_toggles_that_the_lab_does_not_know_are_none(ledger: RunLedger) -> None:
+    odd = document()
+    odd["config"]["teleport"] = True
+    entry = ledger.add(odd)
     assert entry.config is None
     assert entry.document["config"]["teleport"] is True
 

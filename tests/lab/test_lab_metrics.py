@@ -39,10 +39,10 @@ def test_a_line_that_is_no_record_is_none(line: bytes) -> None:
     assert metrics.decode(line) is None or line.startswith(b"{")
 
 
-def test_newer_kinds_and_fields_are_no_error() -> None:
+def test_what_only_looks_like_a_record_is_none() -> None:
     assert metrics.decode(b'{"kind": "weather"}') is None
     assert metrics.decode(b'{"kind": "step", "step": 1}') is None
-    assert metrics.decode(b'{"kind": "ended", "summary": {}, "mood": 1}') == metrics.RunEnded({})
+    assert metrics.decode(b'{"kind": "ended", "summary": {}, "mood": 1}') is None
     assert metrics.decode(b"[" * 100_000) is None
 
 

@@ -25,6 +25,7 @@ BASE = LabConfig(model="gpt-small", device="cuda", batch=8, accumulate=4)
 WHOLE = BASE.changed("batch", 32).changed("accumulate", 1)
 FREE = Limits({}, free_batch=True)
 SAME = Limits({})
+SPENT = ("tune_seconds", "trial_seconds")
 Rate = Callable[[LabConfig], float]
 
 
@@ -89,7 +90,7 @@ class Card:
             return entry_of(
                 {"config": config.to_mapping(), "error": error},
                 repeat=trial.repeat,
-                environment={"tune_seconds": trial.seconds},
+                environment=dict.fromkeys(SPENT, trial.seconds),
             )
         self.seconds += took
         if self.need(config) > self.memory:
@@ -110,7 +111,7 @@ class Card:
             "peak_reserved_bytes": self.need(config),
             "loss_curve": curve,
         }
-        environment = {"tune_seconds": took}
+        environment = dict.fromkeys(SPENT, took)
         return entry_of(document, repeat=trial.repeat, environment=environment)
 
     def tune(self, base: LabConfig = BASE, **settings: Any) -> Found:

@@ -52,7 +52,7 @@ class TrialParts:
 def parts_of(entry: Entry) -> TrialParts:
     """Split the seconds of a trial, without what preceded it."""
     spent = entry.environment
-    whole = number(spent.get("trial_seconds")) or number(spent.get("tune_seconds")) or 0.0
+    whole = number(spent.get("trial_seconds")) or 0.0
     around = sum(number(spent.get(key)) or 0.0 for key in ("start_seconds", "end_seconds"))
     warm_up = number(entry.document.get("warmup_seconds")) or 0.0
     return TrialParts(around, warm_up, max(0.0, whole - around - warm_up))

@@ -82,7 +82,7 @@ def measured(session: Session, trainer: TrainerView, window: float) -> StepLayer
     )
     if found.known:
         return found
-    # an older recording, or a step that is not taken apart: how long it takes is known
+    # the step is not taken apart: how long it takes is known
     whole = history("step_seconds")
     values = nanoseconds(while_it_steps(whole, steps))
     return StepLayers("Step time", [Layer("driver", "no breakdown", values)], whole.seconds, steps)
