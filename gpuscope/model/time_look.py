@@ -60,6 +60,8 @@ MANY_READS = 10
 MOST_COMPILING = 0.5
 """Where compiling takes more than this, the late launches are those of new kernels."""
 LEAST_STEPS = 3
+DIFFERS = 0.05
+"""A look of one step has no interval. Its GPU may have this share less to do in other steps."""
 MOST_COST = 0.5
 """At most this share of the clock is taken off for what looks have cost."""
 IDLE: Mapping[str, tuple[str, ...]] = {
@@ -223,11 +225,17 @@ class Sums:
         if one.name == "read":
             late = self._late_after_reads(one, launches, part)
             if part or self._reads_often():
-                high = max(high, 1 - self.missed - self._busy)
+                high = max(high, self._most_idle() - self.missed)
+        elif self.look.steps == 1 and one.clock is not None and self.ledger.sure:
+            high = max(high, min(one.clock.high, self._most_idle()))
         most = 1 - self._busy if one.name == "allocate" else 1.0
         share = min(most, one.share + late)
         return replace(one, share=share, low=min(share, one.low + part * launches.low),
                        high=min(most, max(share, high)), late=late)  # fmt: skip
+
+    def _most_idle(self) -> float:
+        """Return the largest share of a usual step for which the GPU may be idle."""
+        return 1 - self._busy * (1 - DIFFERS if self.look.steps == 1 else 1)
 
     def _late_after_reads(self, reads: Cause, launches: Cause, part: float) -> float:
         """Return the late launches that a cure of the reads wins.
