@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from textual.app import App, ComposeResult
 
 from gpuscope.store.view import History
@@ -35,6 +37,19 @@ def test_a_reading_that_moves_has_more_lines_and_a_steady_one_has_one():
     assert rows_of_trends([False, True, False], 5) == [1, 3, 1]
     assert rows_of_trends([True, True], 3) == [1, 1], "not enough for both"
     assert rows_of_trends([False] * 4, 2) == [1, 1], "the last ones have no room"
+
+
+def test_a_power_is_drawn_in_the_colours_of_a_load_by_quarters_of_its_limit():
+    past = history(70.0, 200.0, 400.0, 690.0, None, 720.0)
+    power = Trend("power", "series4", past, str, 700.0, by_load=True)
+    (row,) = drawn_course(power, past.values, 1, UNICODE)
+    cells = [(token, text) for text, token in row]
+    assert [token for token, _ in cells] == [
+        "load1", "load2", "load3", "load4", "faint", "load4",
+    ]  # fmt: skip
+    unlimited = replace(power, top=None)
+    (row,) = drawn_course(unlimited, past.values, 1, UNICODE)
+    assert {token for _, token in row} == {"series4", "faint"}, "no limit, no quarters"
 
 
 def test_layers_that_are_too_low_are_one():

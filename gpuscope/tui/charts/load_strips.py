@@ -293,5 +293,10 @@ def _bar(value: float | None, most: int) -> tuple[int, str]:
     if value is None:
         return -1, "faint"
     share = min(max(value / 100, 0.0), 1.0)
-    token = LOADS[min(int(share * len(LOADS)), len(LOADS) - 1)] if value >= IDLE_PERCENT else "idle"
+    token = load_token(share) if value >= IDLE_PERCENT else "idle"
     return max(round(share * most), 1), token
+
+
+def load_token(share: float) -> str:
+    """Return the token of a load from 0 to 1, by its quarter."""
+    return LOADS[min(int(share * len(LOADS)), len(LOADS) - 1)]

@@ -23,7 +23,7 @@ from ..cells import fit
 from ..theme import Glyphs, Tokens
 from .axes import time_axis
 from .bins import Bins
-from .load_strips import binned
+from .load_strips import binned, load_token
 from .spark import BELOW_THE_LINE, is_steady
 from .strips import TimedChart, empty_strips, strip_of
 
@@ -55,7 +55,8 @@ class Trend:
     ``top`` is the most that it can be, None where its values decide. ``floor`` is where its scale
     begins: 0, or None for a curve whose shape matters more than its height, such as a loss.
     ``step_age`` is the age in seconds of the step that the newest value is of, where it is of one:
-    a value of a step is left out only after a while.
+    a value of a step is left out only after a while. One ``by_load`` is a load with a ``top``: its
+    colours are those of the strips of load, by quarters; ``token`` says only what it belongs to.
     """
 
     label: str
@@ -65,6 +66,13 @@ class Trend:
     top: float | None = None
     floor: float | None = 0.0
     step_age: float | None = None
+    by_load: bool = False
+
+    def token_of(self, value: float) -> str:
+        """Return the token in which a value is drawn."""
+        if not self.by_load or not self.top:
+            return self.token
+        return load_token(min(max(value / self.top, 0.0), 1.0))
 
 
 def moves(history: History) -> bool:
@@ -256,11 +264,11 @@ def drawn_course(
             if value is None:
                 cells.append((" " if row else glyphs.unknown, "faint"))
             elif flat:
-                cells.append((" " if row else level, trend.token))
+                cells.append((" " if row else level, trend.token_of(value)))
             else:
                 share = (value - low) / (high - low) if high > low else 0.0
                 eighths = max(round(min(max(share, 0.0), 1.0) * rows * 8), 1) - row * 8
                 glyph = glyphs.up[round(min(max(eighths, 0), 8) * (len(glyphs.up) - 1) / 8)]
-                cells.append((glyph, trend.token))
+                cells.append((glyph, trend.token_of(value)))
         out.append(merged(cells))
     return out

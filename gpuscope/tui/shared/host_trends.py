@@ -193,7 +193,11 @@ def power_trends(
     most: int = MOST_GPUS,
     apart: bool = False,
 ) -> Iterator[Trend]:
-    """Yield the power of each of at most ``most`` GPUs; ``apart`` also where all are alike."""
+    """Yield the power of each of at most ``most`` GPUs; ``apart`` also where all are alike.
+
+    Its colours are those of a load, by quarters of the limit. At its limit a GPU does what it is
+    for, so that nothing warns there: the state of a GPU says so where it is slowed.
+    """
     sound = [one for one in devices if mute(one) is None]
     pasts = [session.history(one.id, "power_watts", seconds) for one in sound]
     limits = [one.number("power_limit_watts") for one in sound]
@@ -201,18 +205,20 @@ def power_trends(
     alike = len(means) > 1 and max(means) - min(means) <= ALIKE * max(means)
     if alike and not apart:
         name = f"power, {len(means)} GPUs each"
-        yield Trend(name, POWER, pasts[0], watts_text, limits[0])
+        yield Trend(name, POWER, pasts[0], watts_text, limits[0], by_load=True)
         return
     few = len(sound) <= most
     for one, past, limit in zip(sound, pasts, limits, strict=True):
         if few or one is device:
-            yield Trend(f"power, GPU {one.definition.index}", POWER, past, watts_text, limit)
+            label = f"power, GPU {one.definition.index}"
+            yield Trend(label, POWER, past, watts_text, limit, by_load=True)
     if not few and len(sound) > 1:
         mean = mean_over(session.history, sound, "power_watts", seconds)
         values = tuple(None if value is None else value * len(sound) for value in mean.values)
         top = sum(limit or 0.0 for limit in limits) if all(limits) else None
         past = History(mean.seconds, values)
-        yield Trend(f"power, {len(sound)} GPUs", POWER, past, watts_text, top)
+        label = f"power, {len(sound)} GPUs"
+        yield Trend(label, POWER, past, watts_text, top, by_load=True)
 
 
 def host_readings(session: Session, host: HostView, seconds: float) -> Iterator[Trend]:
