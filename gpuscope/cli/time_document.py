@@ -172,6 +172,7 @@ def _straggler(one: TrainerTime) -> dict[str, Any] | None:
 
 def _trainer(one: TrainerTime) -> dict[str, Any]:
     ledger, slowdown = one.ledger, one.slowdown
+    whole = fsum(seconds for _, seconds in one.parts) or 1.0
     return {
         "name": clean(one.name, 200),
         "pid": one.pid,
@@ -185,7 +186,10 @@ def _trainer(one: TrainerTime) -> dict[str, Any]:
         "enough_looks": ledger.sure,
         "sentence": one.sentence,
         "rows": [_row_document(row) for row in ledger.rows],
-        "parts": [{"part": SPLIT_WORDS[name], "seconds": seconds} for name, seconds in one.parts],
+        "parts": [
+            {"part": SPLIT_WORDS[name], "seconds": seconds, "share": seconds / whole}
+            for name, seconds in one.parts
+        ],
         "left_out": [{"since": since, "seconds": seconds} for since, seconds in one.long_steps],
         "causes": _causes(one.judged, one.again, ledger.step_seconds),
         "readings": [_finding(each, one.again) for each in one.readings],

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import fsum
 
 from ..model.look import words_of
-from ..model.step_colours import LOOK_TOKENS, REST, tokens_of_rows
+from ..model.pace import PARTS_STEPS
+from ..model.step_colours import LOOK_TOKENS, REST, SPLIT_TOKENS, tokens_of_rows
+from ..model.step_time import SPLIT_WORDS
 from ..model.time_ledger import SOURCE, WORDS
 from ..text.numbers import number
 from ..text.units import DASH, duration_text, percent_text
@@ -44,12 +47,14 @@ def sections(document: Document) -> list[Section]:
     # a job that hangs may have no ledger: its sentence says so
     known = bool(read.rows(document.get("rows")))
     parts: list[Part] = [_figures(document, when)] if known else []
-    causes = read.rows(document.get("causes"))
+    causes = [*read.rows(document.get("causes")), *read.rows(document.get("readings"))]
     note = read.text(document.get("note"))
     parts += [Sentences([note])] if note else []
     tune = read.text(document.get("tune"))
     parts += [Code("What searches for faster settings, and proves them", [tune])] if tune else []
     parts += [_clock(document, f"{looks} {SOURCE}", when)] if known else []
+    split = [] if known else read.rows(document.get("parts"))
+    parts += [_split(split)] if split else []
     trainers = read.rows(document.get("trainers"))
     if len(trainers) > 1 and any(read.rows(one.get("rows")) for one in trainers):
         parts.append(_ranks(trainers, when))
@@ -125,6 +130,23 @@ def _clock(document: Document, source: str, when: str) -> Waterfall:
         "share, and where",
         source=source,
         when=when,
+    )
+
+
+def _split(rows: Sequence[Document]) -> Waterfall:
+    """Return the parts of a step, by the marks of the probe: what is known without a clock."""
+    tokens = {SPLIT_WORDS[name]: token for name, token in SPLIT_TOKENS.items()}
+    whole = fsum(number(row.get("seconds")) or 0.0 for row in rows)
+    bars = []
+    for row in rows:
+        name, seconds = read.text(row.get("part")), number(row.get("seconds"))
+        if seconds is None or whole <= 0:
+            continue
+        token, share = tokens.get(name, REST), seconds / whole
+        bars.append(BarRow(name, duration_text(seconds), share, token, False, percent_text(share)))
+    total = BarRow("step", duration_text(whole), 1.0, detail="100 %")
+    return Waterfall(
+        "The parts of a step", bars, total, (), "share", source="probe", when=f"{PARTS_STEPS} steps"
     )
 
 

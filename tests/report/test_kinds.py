@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from gpuscope.predict.request import CannotPredict, Request
 from gpuscope.report import page
 from gpuscope.report.content import Map
 from tests.predict.hand_made import traced
+from tests.recordings import REDACTED
 from tests.report import made_up
 from tests.report.test_page import Reader
 
@@ -253,6 +255,20 @@ def test_a_look_at_the_gpu_has_its_rows_in_the_words_of_the_screen(capsys):
         assert row.words in text
     assert "train.py:12 main" in text
     assert "ampere_fp16_s16816gemm<evil>" in text
+
+
+def test_where_there_is_no_clock_the_page_has_the_parts_of_a_step_and_what_the_readings_show(
+    capsys,
+):
+    cli.main(["why", str(REDACTED.parent / "slow-input-cpu.gsr"), "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert sum(part["share"] for part in document["parts"]) == pytest.approx(1.0)
+    text = text_of(written(document))
+    told = [("input", "88.0 ms", "88 %"), ("compute", "10.7 ms", "11 %"), ("step", "99.9 ms")]
+    for words in told:
+        assert re.search(r"\s+".join(map(re.escape, words)), text), words
+    assert "Pid 15 waits for input 88 % of the last 32 steps" in text
+    assert "Load in a worker process" in text
 
 
 # ── any document ──
