@@ -30,6 +30,8 @@ from .documents import Document
 from .findings import of_cause
 
 MAX_RANKS = 64
+OF_PARTS = f"{PARTS_STEPS} steps"
+"""What the parts of a step are the mean of, and the readings without a clock."""
 
 
 def chapter(document: Document, name: str) -> Chapter:
@@ -43,9 +45,9 @@ def sections(document: Document) -> list[Section]:
     """Return the wall clock, the ranks, the causes, and what was seen on the GPU."""
     looks = read.count(document.get("looks"))
     window = read.said(document.get("window_seconds"), duration_text)
-    when = f"{window}, {read.count(document.get('steps'))} steps"
     # a job that hangs may have no ledger: its sentence says so
     known = bool(read.rows(document.get("rows")))
+    when = f"{window}, {read.count(document.get('steps'))} steps" if known else OF_PARTS
     parts: list[Part] = [_figures(document, when)] if known else []
     causes = [*read.rows(document.get("causes")), *read.rows(document.get("readings"))]
     note = read.text(document.get("note"))
@@ -64,7 +66,8 @@ def sections(document: Document) -> list[Section]:
     found = [Section("Where the time goes", [*said, *parts], lead if known else "")]
     if causes:
         shown = Findings(list(map(of_cause, causes)), source="gpuscope why", when=when)
-        found.append(Section("What makes it slow", [shown], "The largest gain comes first."))
+        order = "The largest gain comes first." if len(causes) > 1 else ""
+        found.append(Section("What makes it slow", [shown], order))
     look = read.mapping(document.get("look"))
     if look:
         found.append(Section("On the GPU", _look(look)))
@@ -145,9 +148,7 @@ def _split(rows: Sequence[Document]) -> Waterfall:
         token, share = tokens.get(name, REST), seconds / whole
         bars.append(BarRow(name, duration_text(seconds), share, token, False, percent_text(share)))
     total = BarRow("step", duration_text(whole), 1.0, detail="100 %")
-    return Waterfall(
-        "The parts of a step", bars, total, (), "share", source="probe", when=f"{PARTS_STEPS} steps"
-    )
+    return Waterfall("The parts of a step", bars, total, (), "share", source="probe", when=OF_PARTS)
 
 
 def _row(row: Document, step: float | None, tokens: Mapping[str, str]) -> BarRow | None:
