@@ -352,5 +352,5 @@ def _reading_of(named: Dict[str, frames.Scalar], name: str, entity: ProbeEntity)
     if value is not None:
         return Unknown(DRIVER_ERROR, "the probe sent something that is not a number")
     if name not in named:
-        return Unknown(frames.NOT_SUPPORTED, "this version of the probe does not measure it")
+        return Unknown(frames.NOT_SUPPORTED, "the probe does not send it")
     return entity.reasons.get(name, NO_VALUE)

@@ -167,30 +167,6 @@ class Ring:
                 return found[0], dict(zip(self.columns, numbers, strict=True))
         return None
 
-    def with_columns(self, columns: Sequence[str]) -> Ring:
-        """Return the same history with another set of columns.
-
-        It is needed when a sender is replaced by another version.
-        """
-        if self.columns == tuple(columns):
-            self.columns = tuple(columns)
-            return self
-        ring = Ring(columns, self._points, self._means_kept)
-        ring.last_seconds, ring._own_from = self.last_seconds, self._own_from
-        ring._ticks, ring._means = (
-            self._moved(kept, ring.columns) for kept in (self._ticks, self._means)
-        )
-        return ring
-
-    def _moved(self, kept: array[float], columns: tuple[str, ...]) -> array[float]:
-        width = len(columns) + 1
-        moved = array("d", [nan]) * (len(kept) // self._width * width)
-        moved[0::width] = kept[0 :: self._width]
-        for position, name in enumerate(columns, 1):
-            if name in self.columns:
-                moved[position::width] = kept[self.columns.index(name) + 1 :: self._width]
-        return moved
-
 
 def _first_at(kept: array[float], width: int, moment: float, after: bool = False) -> int:
     """Return the first row whose time is not before ``moment``; with ``after``, is after it."""

@@ -317,12 +317,9 @@ class Stream:
         record.readings = MappingProxyType(readings)  # type: ignore[arg-type]  # no None is left
         record.seconds = seconds
         record.stale = True
-        ring = record.ring
-        if ring is None:
-            ring = record.ring = Ring(columns)
-        elif ring.columns is not columns:
-            ring = record.ring = ring.with_columns(columns)
-        ring.append(seconds, values)
+        if record.ring is None or record.ring.columns != columns:
+            record.ring = Ring(columns)
+        record.ring.append(seconds, values)
         self._appended += len(row)
         if record.kind == "alloc":
             step, size = readings.get("step_allocated_step"), readings.get("step_allocated_bytes")

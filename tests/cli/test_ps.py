@@ -119,7 +119,7 @@ def test_processes_and_trainers_ranks_of_one_job_together(fake, sockets, capsys)
         assert why[f"processes[{position}].trainer.loss"] == "no progress bar"
         assert trainer["allocators"][0]["split"] is None
         missing = f"processes[{position}].trainer.allocators[0].split"
-        assert why[missing] == "this version of the probe does not measure it"
+        assert why[missing] == "the probe does not send it"
         other = document["processes"][-1]
         assert other["trainer"] is None
         assert other["devices"] == [

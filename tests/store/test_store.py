@@ -302,17 +302,12 @@ def test_a_key_frame_that_was_cut_ends_nothing():
 
 def test_after_a_restart_of_the_agent_the_history_goes_on():
     watched = scene(sample(2))
-    again = hello(
-        pid=78,
-        m=102 * SECOND,
-        t=1_000_002.0,
-        cols={**wire.COLS, "g": ["power_watts", "used_bytes"]},
-    )
-    watched.say(again)
+    watched.say(hello(pid=78, m=102 * SECOND, t=1_000_002.0))
     assert watched.host.devices[0].number("used_bytes") == 102
     # Ids start anew with every agent: 1 is the other device now.
     watched.say(Def(1, gpu=frames.GpuDef("GPU-b", 1)), Def(2, gpu=frames.GpuDef("GPU-a", 0)))
-    host = watched.say(sample(5, g=[[1, 7.0, 1111], [2, 8.0, 2222]], p=[], u=[], t=[], a=[]))
+    rows = [wire.row(1, "g", used_bytes=1111), wire.row(2, "g", used_bytes=2222, power_watts=8.0)]
+    host = watched.say(sample(5, g=rows, p=[], u=[], t=[], a=[]))
     first, second = host.devices
     assert [(d.key, d.id, d.number("used_bytes")) for d in (first, second)] == [
         ("GPU-a", 1, 2222),
