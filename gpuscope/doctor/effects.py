@@ -84,12 +84,12 @@ def of_memory(finding: Finding, amounts: Amounts) -> Finding:
 def of_share(finding: Finding, share: float | None, what: str) -> Finding:
     """Return the finding with the effect of winning back a share of each step.
 
-    ``share`` (0 to 1) is the part of a step that ``what`` takes.
+    ``share`` (0 to 1) is the part of a step that is won, which is ``what``.
     """
     if share is None or not LEAST_SHARE <= share < 1 or finding.effect is not None:
         return finding
     text = (
-        f"saves at most {percent_text(share)} of each step, which is all of {what}: up to "
+        f"saves at most {percent_text(share)} of each step, which is {what}: up to "
         f"{1 / (1 - share):.1f} times as many steps per second"
     )
     return replace(finding, effect=Effect(text=text, bound="at most", saved_share=round(share, 4)))

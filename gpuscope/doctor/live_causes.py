@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from ..model.device_trainings import is_measured
+from ..model.input_cure import Waiting
 from ..model.look import Look
 from ..model.rank_times import Odd, evened_out, odd_rank
 from ..model.ranks import name_of
@@ -229,6 +230,7 @@ def _finding(
     ):
         name = "look.small_batch"
         what += ", for as many samples"
+    wins, most = _what_a_cure_wins(cause, what), 1.0
     step = ledger.step_seconds if ledger.sure else look.step_seconds if look else None
     who = name_of(trainer)
     window = window_text(round(ledger.seconds))
@@ -243,8 +245,12 @@ def _finding(
     fixes = _own_fixes(ledger, cause) or None
     job = scene.host.job_of(trainer)
     if cause.name == "input" and job is not None:
-        seconds = (step * (1 - cause.share), step) if step else None
-        cure = cure_of(scene, trainer, cause.share, seconds)
+        thread = cause.clock.share if cause.clock is not None else 0.0
+        waiting = None
+        if step:
+            waiting = Waiting(step, step * cause.share, step * max(thread, cause.share))
+        cure = cure_of(scene, trainer, cause.share, waiting)
+        wins, most = cure.what or wins, cure.won(cause.share)
         fixes = cure.fixes
         severity = cure.severity if cause.usual_share is None else severity
         evidence += cure.evidence
@@ -263,7 +269,9 @@ def _finding(
         evidence=tuple(evidence),
         where=place(scene, trainer),
         rank=cause.share,
-        effect=gain(cause.share, (cause.low, cause.high), step, _what_a_cure_wins(cause, what)),
+        effect=gain(
+            min(cause.share, most), (min(cause.low, most), min(cause.high, most)), step, wins
+        ),
     )
 
 

@@ -14,10 +14,10 @@ from .finding import Abstained, Effect, Finding
 from .live_scene import LiveScene, living, place
 
 _SHARES = {
-    "live.copies": "the copies",
-    "live.communication": "the exposed communication",
+    "live.copies": "all of the copies",
+    "live.communication": "all of the exposed communication",
 }
-"""Causes whose ``rank`` is the share of a step that they take, and what takes that share."""
+"""Causes whose ``rank`` is the share of a step that they take, and that share in words."""
 
 
 def with_effect(scene: LiveScene, job: JobView, one: Finding | Abstained) -> Finding | Abstained:
@@ -44,7 +44,7 @@ def _with_time_of_straggler(scene: LiveScene, job: JobView, one: Finding) -> Fin
     return effects.of_share(
         one,
         (slow.own_seconds - slow.usual_seconds) / step,
-        "the time for which the others wait for it",
+        "all of the time for which the others wait for it",
     )
 
 

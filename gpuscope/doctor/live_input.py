@@ -7,7 +7,7 @@ launched before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..model.device_trainings import (
@@ -17,7 +17,7 @@ from ..model.device_trainings import (
     starving_warns,
     works_through,
 )
-from ..model.input_cure import is_hopeless, worker_room
+from ..model.input_cure import MOST_WORKERS, Waiting, WorkerRoom, is_hopeless, worker_room
 from ..model.loader_line import LoaderLine
 from ..model.ranks import name_of
 from ..model.stalls import find_stall
@@ -64,8 +64,9 @@ def of_ranks(scene: LiveScene, ranks: Sequence[TrainerView]) -> Findings:
     if len(found) > 1:
         names = ", ".join(f"{name_of(of)} {percent_text(one.share)}" for one, of in found[:8])
         evidence.append(Evidence(text=f"input wait: {names}", source="probe"))
-    _, step = input_wait(trainer)
-    cure = cure_of(scene, trainer, share, (step * (1 - wait.won), step) if step else None)
+    waited, step = input_wait(trainer)
+    lost = Waiting(step, step * wait.won, max(step * wait.won, waited or 0.0)) if step else None
+    cure = cure_of(scene, trainer, share, lost)
     who = name_of(trainer)
     one = WORDINGS.finding(
         "live.input_bound",
@@ -82,7 +83,7 @@ def of_ranks(scene: LiveScene, ranks: Sequence[TrainerView]) -> Findings:
         rank=share,
     )
     what = "the input wait" if wait.won == share else "the time in which no kernel runs"
-    yield effects.of_share(one, wait.won, what)
+    yield effects.of_share(one, cure.won(wait.won), cure.what or f"all of {what}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,61 +167,128 @@ class Cure:
     severity: Severity
     fixes: list[Fix]
     evidence: tuple[Evidence, ...]
+    saved: float | None = None
+    what: str = ""
+
+    def won(self, share: float) -> float:
+        """Return what share of the time the first fix saves at most, of ``share`` that is lost."""
+        return share if self.saved is None else min(share, self.saved)
 
 
 def cure_of(
-    scene: LiveScene,
-    trainer: TrainerView,
-    share: float,
-    seconds: tuple[float, float] | None = None,
+    scene: LiveScene, trainer: TrainerView, share: float, waiting: Waiting | None = None
 ) -> Cure:
     """Return what to do where a trainer waits for its input for a share of its time.
 
-    ``seconds`` are the shortest possible step time without waiting for input, and the present step
-    time; the first fix shows them.
+    ``waiting`` says how much of a step that is, None where it is unknown.
     """
-    fixes, room = workers_fixes(scene, trainer, seconds)
-    warns = starving_warns(scene.host, trainer, share, scene.history)
-    return Cure("warning" if warns else "info", fixes, () if room is None else (room,))
-
-
-def workers_fixes(
-    scene: LiveScene, trainer: TrainerView, seconds: tuple[float, float] | None = None
-) -> tuple[list[Fix], Evidence | None]:
-    """Return fixes that set the number of workers by the CPU cores, and the reason.
-
-    Cheaper preprocessing is all that is left where the script has as many workers already.
-    """
-    best, now = map(duration_text, seconds) if seconds is not None else (None, None)
-    gain: dict[str, str | None] = {"best": best, "now": now}
     room = worker_room(scene.host, trainer, scene.history)
+    fixes, reason = _fixes(scene, trainer, room, waiting)
+    warns = starving_warns(scene.host, trainer, share, scene.history)
+    saved, what = _saved(room, waiting)
+    return Cure("warning" if warns else "info", fixes, reason, saved, what)
+
+
+def workers_fixes(scene: LiveScene, trainer: TrainerView) -> list[Fix]:
+    """Return fixes that set the number of workers by what loading does and by the CPU cores."""
+    return _fixes(scene, trainer, worker_room(scene.host, trainer, scene.history), None)[0]
+
+
+def _cheaper_first(room: WorkerRoom, waiting: Waiting | None) -> bool:
+    """Return whether cheaper preprocessing brings more than workers, as far as is known."""
+    if (room.enough and room.loader is not None) or room.is_full:
+        return True
+    if room.needs is None or room.waits or waiting is None:
+        return False
+    return waiting.best(room.number, room.has) > waiting.with_half_the_loading(room.has)
+
+
+def _saved(room: WorkerRoom, waiting: Waiting | None) -> tuple[float | None, str]:
+    """Return what share of a step the first fix saves, and what that is; None where unknown."""
+    if waiting is None:
+        return None, ""
+    if _cheaper_first(room, waiting):
+        saved = 1 - waiting.with_half_the_loading(room.has) / waiting.step
+        return saved, "what half the loading time brings"
+    number = room.number if room.cores is not None or room.waits else MOST_WORKERS
+    saved = 1 - waiting.best(number, room.has) / waiting.step
+    hides = saved >= waiting.wait / waiting.step - 0.005
+    workers = count_text(number, "worker")
+    return saved, "" if hides else f"what {workers} can hide"
+
+
+def _fixes(
+    scene: LiveScene, trainer: TrainerView, room: WorkerRoom, waiting: Waiting | None
+) -> tuple[list[Fix], tuple[Evidence, ...]]:
+    """Return the fixes and the reasons for them.
+
+    Cheaper preprocessing comes first where more workers are not sure to help.
+    """
+    augment = ", augment on the GPU" if trainer.definition.cuda else ""
+    cheaper: dict[str, str | None] = {"augment": augment, "half": None, "now": None}
+    number = room.number if room.cores is not None or room.waits else None
+    gain: dict[str, str | None] = {"best": None, "now": None}
+    if waiting is not None:
+        now = duration_text(waiting.step)
+        half = duration_text(waiting.with_half_the_loading(room.has))
+        cheaper |= {"half": half, "now": now}
+        best = duration_text(waiting.best(number or MOST_WORKERS, room.has))
+        gain = {"best": best, "now": now}
+    reasons = [*_of_loading(room), *_of_cores(scene, trainer, room)]
+    preparation = WORDINGS.fixes(["cheaper-preparation"], cheaper)
+    if room.enough and room.loader is not None:
+        return preparation, tuple(reasons)
+    workers = _workers(number, trainer, room.loader, dict.fromkeys(gain) if room.is_full else gain)
+    if _cheaper_first(room, waiting):
+        return [*preparation, *workers], tuple(reasons)
+    unsure = room.cores is not None and room.needs is None and room.free < 1
+    return [*workers, *(preparation if unsure else [])], tuple(reasons)
+
+
+def _of_loading(room: WorkerRoom) -> Iterator[Evidence]:
+    """Yield what loading does, where the probe has measured it."""
+    if room.needs is None:
+        return
+    who = "each worker" if room.has else "loading"
+    does = f"{who} needs {percent_text(room.needs)} of a core"
+    does += " while it loads" if room.has else ""
+    means = (
+        "it mostly waits itself (disk, network), so more workers help even without a free core"
+        if room.waits
+        else "it computes, so each worker needs a core"
+    )
+    yield Evidence(text=f"{does}: {means}", source="probe")
+
+
+def _of_cores(scene: LiveScene, trainer: TrainerView, room: WorkerRoom) -> Iterator[Evidence]:
+    """Yield how many workers the cores can run."""
     cores, busy, loader = room.cores, room.busy_percent, room.loader
     total = scene.host.definition.cpu_count
     if cores is None:
-        return _workers(None, trainer, loader, gain), None
+        return
     parts = [f"the host has {total} cores" if total else f"it may use {cores:.3g} cores"]
     if busy is not None:
         parts = [f"{percent_text(busy / 100)} of the host's {total} cores are busy"]
     if total and cores < total:
         parts.append(f"{name_of(trainer)} may use {cores:.3g} of them")
     text = ", and ".join(parts)
-    augment = ", augment on the GPU" if trainer.definition.cuda else ""
-    cheaper = {"augment": augment}
     if room.enough and loader is not None:
-        has = f"{loader.place} has {count_text(loader.workers or 0, 'worker')} already, and {text}"
+        text = f"{loader.place} has {count_text(room.has or 0, 'worker')} already, and {text}"
         hopeless = is_hopeless(scene.host, trainer, scene.history)
-        has += ": more workers would not help" if hopeless else ""
-        fixes = WORDINGS.fixes(["cheaper-preparation"], {**gain, **cheaper})
-        return fixes, Evidence(text=has, source="host")
-    fixes = _workers(room.number, trainer, loader, gain)
-    if not total or busy is None:
-        return fixes, Evidence(text=f"{text}; how busy they are is not known yet")
-    if room.free >= 1:
-        return fixes, Evidence(text=f"{text}: there is room for workers", source="host")
-    text += ": each worker would have less than one core, so more of them help only where they "
-    text += "wait for storage"
-    fixes += WORDINGS.fixes(["cheaper-preparation"], {**cheaper, **dict.fromkeys(gain)})
-    return fixes, Evidence(text=text, source="host")
+        text += ": more workers would not help" if hopeless else ""
+    elif not total or busy is None:
+        yield Evidence(text=f"{text}; how busy they are is not known yet")
+        return
+    elif room.waits and room.number > cores:
+        text += "; torch warns of more workers than cores, which is meant for loaders that compute"
+    elif room.free >= 1:
+        text += ": there is room for workers"
+    elif room.is_full:
+        text += ": a worker would take its core from the training and from others"
+    elif not room.waits:
+        text += ": each worker would have less than one core, so more of them help only if "
+        text += "loading waits (disk, network) instead of computing"
+    yield Evidence(text=text, source="host")
 
 
 def _workers(

@@ -57,7 +57,7 @@ def slower(scene: LiveScene, job: JobView) -> Findings:
         where=place(scene, told.trainer),
         rank=1 - change.before / change.after,
     )
-    yield effects.of_share(finding, finding.rank, "the time by which steps became longer")
+    yield effects.of_share(finding, finding.rank, "all of the time by which steps became longer")
 
 
 def _own(one: Slowdown) -> tuple[str, ...]:

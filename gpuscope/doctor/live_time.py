@@ -108,7 +108,7 @@ def slow_rank(scene: LiveScene, job: JobView) -> Findings:
     parts = split_of(slow)
     waits = parts.get("input", 0.0) > 0.5 * (own - usual)
     name = "ranks.slow_input" if waits else "ranks.straggler"
-    fixes = workers_fixes(scene, slow)[0] if waits else []
+    fixes = workers_fixes(scene, slow) if waits else []
     for device in scene.devices(slow):
         foreign = scene.others(device, job)
         alike = all(scene.others(d, job) for t in ranks if t is not slow for d in scene.devices(t))

@@ -60,6 +60,7 @@ class Probe:
             self.gauges.split,
             self.start,
             self.gauges.before_batch,
+            self.gauges.loading,
         )
         self.server: Optional[Server] = None
         self.sampler: Optional[Sampler] = None
@@ -203,7 +204,8 @@ class Probe:
         self.steps = Steps()
         self.ledger = Ledger()
         self.gauges = Gauges(self.steps, self.ledger)
-        self.hooks.after_fork(self.steps, self.gauges.split, self.gauges.before_batch)
+        gauges = self.gauges
+        self.hooks.after_fork(self.steps, gauges.split, gauges.before_batch, gauges.loading)
 
     def _look_after(self) -> None:
         """Check every few seconds, in the probe's thread, whether to stay."""

@@ -13,6 +13,7 @@ from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Scalar, Unknown
 from . import cuda, time_causes
 from .ddp_exposed_comm import Exposed
 from .ledger import CPU, Ledger, slice_seconds
+from .loading import Loading
 from .model_finder import Finder
 from .modules import ModuleTree, unwrapped
 from .progress import ProgressReader
@@ -104,6 +105,7 @@ class Gauges:
         self.memory = StepMemory(self.allocators)
         self.finder = Finder()
         self.exposed = Exposed()
+        self.loading = Loading()
         self.time.facts = self._facts
         self.segments = Segments()
         self.progress = ProgressReader()
@@ -142,6 +144,7 @@ class Gauges:
         return {
             **time_causes.recompiles(),
             **settings(self._ledger.optimizers()),
+            **self.loading.facts(),
             **({} if syncs is None else {"gradient_syncs": syncs}),
         }
 
@@ -185,6 +188,7 @@ class Gauges:
 
     def tick(self, initialised: bool) -> None:
         """Prepare a sample, in the probe's thread."""
+        self.loading.tick(time.perf_counter())
         last = self._steps.last
         age = time.perf_counter() - last if last is not None else None
         if age is None or self._steps.counted_by:

@@ -17,6 +17,7 @@ from types import MethodType
 from typing import Any, Callable, Dict, List, Optional
 
 from .closures import TimedClosure
+from .loading import Loading
 from .on_import import debug
 from .passes import Passes
 from .split import Split
@@ -38,8 +39,8 @@ class Hooks:
     ``on_step(optimizer)`` is called after each optimizer step, ``on_cuda()`` when CUDA is being
     initialised, and ``on_training()`` when backward passes show that this process trains. They run
     in the trainer's threads, and none may raise. ``on_batch(now)`` is called before each batch of a
-    DataLoader. Waits and skipped steps are reported to :attr:`steps`, and the marks of a measured
-    step to :attr:`split`.
+    DataLoader. Waits and skipped steps are reported to :attr:`steps`, the marks of a measured step
+    to :attr:`split`, and batches to :attr:`loading`.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class Hooks:
         split: Optional[Split] = None,
         on_training: Callable[[], None] = lambda: None,
         on_batch: Callable[[float], None] = lambda now: None,
+        loading: Optional[Loading] = None,
     ) -> None:
         self.steps = steps
         self.passes = Passes(steps)
         self.on_batch = on_batch
         self.split = split if split is not None else Split()
+        self.loading = loading if loading is not None else Loading()
         self.active = True
         self._on_step = on_step
         self._on_cuda = on_cuda
@@ -101,8 +104,9 @@ class Hooks:
         steps: Steps,
         split: Optional[Split] = None,
         on_batch: Callable[[float], None] = lambda now: None,
+        loading: Optional[Loading] = None,
     ) -> None:
-        """In a forked child, count into ``steps`` and measure with ``split``.
+        """In a forked child, count into ``steps``, and measure with ``split`` and ``loading``.
 
         ``on_batch`` is called for its batches.
         """
@@ -110,6 +114,7 @@ class Hooks:
         self.passes = Passes(steps)
         self.on_batch = on_batch
         self.split = split if split is not None else Split()
+        self.loading = loading if loading is not None else Loading()
 
     def remove(self) -> None:
         """Remove all hooks.
@@ -167,9 +172,13 @@ class Hooks:
             begin, waits, split = perf_counter(), self.steps.loads, self.split
             self.on_batch(begin)
             mark = None if split.open is None else split.load_begins()
+            loading = self.loading
+            began = loading.begins(iterator, begin)
 
             def done(batch: Any) -> Any:
                 waits.append((get_ident(), begin, perf_counter()))
+                if began is not None:
+                    loading.ended(began)
                 if mark is not None:
                     split.load_ended(mark)
                 return batch

@@ -18,6 +18,7 @@ MAX_M = 1 << 62
 FACTS = (
     "recompiles", "guard", "compiled_at", "gradient_syncs",
     "launch_blocking", "anomaly_detection", "uncached_memory", "optimizer_on_host",
+    "loader_workers", "loading_cores",
 )  # fmt: skip
 """What the newest minute has besides its rows."""
 

@@ -151,11 +151,11 @@ def test_a_single_rank_has_nobody_to_share_with():
 
 def test_a_share_of_a_step_is_an_upper_bound():
     finding = judge(OomFacts(requested=GIB))[0]
-    told = effects.of_share(finding, 0.4, "the copies").effect
+    told = effects.of_share(finding, 0.4, "all of the copies").effect
     assert (told.saved_share, told.bound) == (0.4, "at most")
     assert "1.7 times as many steps" in told.text
     for share in (None, 0.0, 1.0, 0.004):
-        assert effects.of_share(finding, share, "the copies").effect is None
+        assert effects.of_share(finding, share, "all of the copies").effect is None
 
 
 def test_the_record_of_an_error():

@@ -1,0 +1,131 @@
+"""Measures how many cores the loading of batches needs: whether it computes, or waits itself.
+
+A loader that waits for a disk or a network needs next to no core, and more workers help it even
+where all cores are busy. One that computes needs a core for each worker.
+
+A thread that wants to compute on a busy host waits for a core. The kernel counts that time, and it
+counts as need here, so that a busy host does not make a loader that computes look idle.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from threading import get_native_id
+from time import perf_counter, process_time
+from typing import Any, Deque, Dict, Optional, Tuple
+
+from ..wire.frames import Scalar
+
+EVERY_SECONDS = 0.2
+"""At most so often a batch that is loaded in the training's own process is measured, which takes
+some 30 µs."""
+KEPT = 300
+WORKERS_SECONDS = 4.0
+"""So far apart the workers are read, in the probe's thread."""
+MAX_WORKERS = 64
+Began = Tuple[float, float, float]
+
+
+class Loading:
+    """What is known of the loader that was used last."""
+
+    def __init__(self) -> None:
+        self.workers: Optional[int] = None
+        """Its ``num_workers``; None before the first batch."""
+        self._iterator: Any = _nothing
+        self._pids: Tuple[int, ...] = ()
+        self._due = 0.0
+        self._loads: Deque[Tuple[float, float]] = deque(maxlen=KEPT)
+        """How long batches took to load in this process, and how much of a core they needed."""
+        self._read_at = 0.0
+        self._needed: Dict[int, float] = {}
+        """What each worker has needed since its start, in seconds of a core."""
+        self._of_workers: Optional[float] = None
+
+    def begins(self, iterator: Any, now: float) -> Optional[Began]:
+        """Note that a batch is about to be loaded; the result is for :meth:`ended`, if any."""
+        if self._iterator() is not iterator:
+            self._other(iterator)
+        if self.workers != 0 or now < self._due:
+            return None
+        self._due = now + EVERY_SECONDS
+        return now, process_time(), _queued(f"self/task/{get_native_id()}") or 0.0
+
+    def ended(self, began: Began) -> None:
+        begin, computed, queued = began
+        needed = process_time() - computed
+        needed += max(0.0, (_queued(f"self/task/{get_native_id()}") or 0.0) - queued)
+        self._loads.append((perf_counter() - begin, needed))
+
+    def tick(self, now: float) -> None:
+        """Read the workers, in the probe's thread, at ``now`` (perf_counter)."""
+        pids, elapsed = self._pids, now - self._read_at
+        if not pids or elapsed < WORKERS_SECONDS:
+            return
+        self._read_at = now
+        before, self._needed = self._needed, {}
+        grown = []
+        for pid in pids:
+            needed = _needed(str(pid))
+            if needed is not None:
+                self._needed[pid] = needed
+                if pid in before:
+                    grown.append(max(0.0, needed - before[pid]) / elapsed)
+        if grown:
+            self._of_workers = sum(grown) / len(grown)
+
+    def facts(self) -> Dict[str, Scalar]:
+        """Return ``loader_workers``, and ``loading_cores``: the cores that one of them needs.
+
+        Without workers it is what the training's own process needs while it loads. Each is left out
+        where it is not known.
+        """
+        if self.workers is None:
+            return {}
+        found: Dict[str, Scalar] = {"loader_workers": self.workers}
+        loads = list(self._loads)
+        seconds = sum(took for took, _ in loads)
+        if self.workers:
+            cores = self._of_workers
+        else:
+            cores = sum(needed for _, needed in loads) / seconds if seconds else None
+        if cores is not None:
+            found["loading_cores"] = round(cores, 3)
+        return found
+
+    def _other(self, iterator: Any) -> None:
+        self._iterator = weakref.ref(iterator)
+        number = getattr(iterator, "_num_workers", None)
+        workers = getattr(iterator, "_workers", None) or ()
+        if number != self.workers:
+            self._loads.clear()
+            self._of_workers = None
+        self.workers = number if isinstance(number, int) else None
+        pids = [getattr(one, "pid", None) for one in workers[:MAX_WORKERS]]
+        self._pids = tuple(pid for pid in pids if isinstance(pid, int))
+
+
+def _nothing() -> None:
+    return None
+
+
+def _needed(task: str) -> Optional[float]:
+    """Return for how long a thread has computed, or waited for a core, in seconds."""
+    spent = _schedule(task)
+    return None if spent is None else sum(spent)
+
+
+def _queued(task: str) -> Optional[float]:
+    spent = _schedule(task)
+    return None if spent is None else spent[1]
+
+
+def _schedule(task: str) -> Optional[Tuple[float, float]]:
+    """Return the seconds on a core and in the queue for one; None where the kernel keeps none."""
+    try:
+        with open(f"/proc/{task}/schedstat", "rb", buffering=0) as file:
+            computed, queued = file.read(128).split()[:2]
+        return int(computed) / 1e9, int(queued) / 1e9
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,89 @@
+"""The probe tells a loader that computes from one that waits itself, with and without workers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from gpuscope.probe import loading
+from gpuscope.probe.hooks import Hooks
+from gpuscope.probe.loading import Loading
+from gpuscope.probe.steps import Steps
+
+
+class Waits(Dataset):
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.work(0.01)
+        return torch.zeros(4)
+
+    def work(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class Computes(Waits):
+    def work(self, seconds: float) -> None:
+        until = time.thread_time() + seconds
+        while time.thread_time() < until:
+            pass
+
+
+@pytest.fixture
+def hooked(monkeypatch):
+    """Return the measure of the hooked loaders, which measures each batch."""
+    monkeypatch.setattr(loading, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(loading, "WORKERS_SECONDS", 0.2)
+    measure = Loading()
+    hooks = Hooks(Steps(), lambda optimizer: None, lambda: None, loading=measure)
+    hooks.install()
+    yield measure
+    hooks.remove()
+
+
+@pytest.mark.parametrize(("data", "least", "most"), [(Waits(), 0, 0.4), (Computes(), 0.7, 1.5)])
+def test_loading_without_workers_needs_a_core_if_it_computes(hooked, data, least, most):
+    assert hooked.facts() == {}
+    for _ in DataLoader(data, batch_size=4):
+        pass
+    facts = hooked.facts()
+    assert facts["loader_workers"] == 0
+    assert least <= facts["loading_cores"] <= most
+
+
+@pytest.mark.parametrize(("data", "least", "most"), [(Waits(), 0, 0.4), (Computes(), 0.6, 1.5)])
+def test_each_worker_needs_a_core_if_it_computes(hooked, data, least, most):
+    batches = iter(DataLoader(data, batch_size=16, num_workers=1))
+    next(batches)
+    assert hooked.facts() == {"loader_workers": 1}, "one reading says nothing"
+    hooked.tick(time.perf_counter())
+    time.sleep(0.3)  # its worker loads ahead
+    hooked.tick(time.perf_counter())
+    facts = hooked.facts()
+    assert facts["loader_workers"] == 1
+    assert least <= facts["loading_cores"] <= most
+    del batches
+
+
+def test_waiting_for_a_core_that_others_take_counts_as_need(hooked):
+    before = os.sched_getaffinity(0)
+    core = min(before)
+    code = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    rivals = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]
+    try:
+        os.sched_setaffinity(0, {core})
+        for _ in DataLoader(Computes(), batch_size=4):
+            pass
+        assert hooked.facts()["loading_cores"] > 0.7
+    finally:
+        os.sched_setaffinity(0, before)
+        for one in rivals:
+            one.kill()
+            one.wait()
