@@ -129,5 +129,12 @@ ANSI_PALETTE: Final = {
     "badge": "bold reverse",
 }
 ANSI_LIGHT_PALETTE: Final = {**ANSI_PALETTE, "other": "black"}
+# Without colours a terminal has its own two, and these attributes.
+NO_PALETTE: Final = {
+    **dict.fromkeys(DARK_PALETTE, "default"),
+    **dict.fromkeys(("faint", "border", "free", "unread"), "dim default"),
+    **dict.fromkeys(("title", "warn", "selected"), "bold default"),
+    **dict.fromkeys(("bad", "badge"), "bold reverse default"),
+}
 DARK_SURFACES: Final = {"background": "#0d1117", "surface": "#11161d", "panel": "#161c24"}
 LIGHT_SURFACES: Final = {"background": "#fbfcfd", "surface": "#f4f6f8", "panel": "#eceff3"}

@@ -33,6 +33,7 @@ from .palettes import (
     DARK_SURFACES,
     LIGHT_PALETTE,
     LIGHT_SURFACES,
+    NO_PALETTE,
 )
 
 if TYPE_CHECKING:
@@ -72,6 +73,16 @@ THEME_NAMES: Final = {
     "ansi": "ansi-dark",
 }
 """Names in the settings and on every screen → names that Textual has for the themes."""
+
+
+FRAMES: Final = frozenset(
+    colour.triplet or colour.number
+    for colour in (
+        RichColor.parse(palette["border"])
+        for palette in (ANSI_PALETTE, COLOUR_BLIND_PALETTE, DARK_PALETTE, LIGHT_PALETTE)
+    )
+)
+"""The colours of what only divides the screen, as the colour itself or its number of sixteen."""
 
 
 def next_theme(now: str) -> str:
@@ -319,10 +330,7 @@ class Tokens:
         self.ground: Style | None = None
         self.inverts_alarms = monochrome
         self.glyphs = ASCII if ascii_only else MONOCHROME if monochrome else UNICODE
-        self._styles = _parse(palette(theme))
-        if monochrome:  # as greys, red and yellow would be dimmer than the text around them
-            self._styles["warn"] = self._styles["title"]
-            self._styles["bad"] = self._styles["title"] + Style(bold=True, reverse=True)
+        self._styles = _parse(NO_PALETTE if monochrome else palette(theme))
         self._specs: dict[str, Style] = {}
         self._drawn: dict[str, Style] = {}
         self._on: dict[RichColor, Tokens] = {}

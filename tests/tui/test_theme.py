@@ -17,6 +17,7 @@ from textual.theme import BUILTIN_THEMES, Theme
 import gpuscope.tui
 from gpuscope.model import step_colours
 from gpuscope.tui import theme
+from gpuscope.tui.background.view_state import ViewState
 from gpuscope.tui.charts import chart_series
 from gpuscope.tui.device import device_screen
 from gpuscope.tui.memory import tables
@@ -24,7 +25,9 @@ from gpuscope.tui.overview import charts as overview_charts
 from gpuscope.tui.shared import host_trends
 from gpuscope.tui.theme import Tokens
 from gpuscope.tui.time import rows as time_rows
+from tests.fakes import inside
 from tests.tui.gallery import Gallery
+from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.snapshots import grid, run
 
 OURS = [pytest.param(one, id=one.name) for one in theme.THEMES]
@@ -267,3 +270,28 @@ def test_without_colour_what_is_wrong_is_not_dimmer_than_the_text_around_it():
     assert tokens.style("bad").bold
     assert tokens.style("bad").reverse, "an alarm is the first thing that is seen"
     assert not tokens.style("warn").reverse
+
+
+@pytest.mark.parametrize("name", theme.THEME_NAMES)
+@in_loop
+async def test_no_color_leaves_every_theme_the_two_colours_of_the_terminal(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    own = {None, Color.default()}
+    app = make_app(inside.crowded(60.0), state=ViewState(theme=name))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "train.py", "Host")
+        assert app.theme == theme.THEME_NAMES[name]
+        cells = [cell for row in grid(app) for cell in row]
+        assert {style.color for _, style in cells} <= own
+        assert {style.bgcolor for _, style in cells} <= own
+        frames = [style for char, style in cells if char == "╮"]
+        assert any(style.dim for style in frames), "those without the keyboard stay behind"
+        assert not all(style.dim for style in frames)
+        await pilot.press("slash")
+        await until(pilot, "Drop it")
+        typing = [style for row in grid(app)[-2:] for _, style in row]
+        assert sum(bool(style.reverse) for style in typing) == 1, "the place that one types at"
+        await pilot.press("escape", "t")
+        await until(pilot, "NO_COLOR hides its colours")

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual import events
 from textual.binding import BindingType
 from textual.driver import Driver
-from textual.filter import ANSIToTruecolor, LineFilter
+from textual.filter import ANSIToTruecolor, LineFilter, Monochrome, NoColor
 from textual.screen import Screen
 
 from ..shell.actions import BY_NAME
 from ..shell.keymap import ALWAYS, always
 from ..shell.notices import Kind, Severity
 from ..shell.session import Session
-from ..terminal.filters import Guard, PlainAscii
+from ..terminal.filters import Guard, NoColours, PlainAscii
 from ..terminal.minimal_updates import LeanApp
 from ..terminal.typeahead import TypeAhead
 from ..theme import DARK, THEME_NAMES, css_variables, register
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from ..hosts.connecting import Connector
 
-GUARD, PLAIN = Guard(), PlainAscii()
+GUARD, PLAIN, NO_COLOURS = Guard(), PlainAscii(), NoColours()
 
 
 class GpuscopeApp(LeanApp[int]):
@@ -79,10 +79,12 @@ class GpuscopeApp(LeanApp[int]):
     def get_line_filters(self) -> Sequence[LineFilter]:
         # The last guard: whatever reaches a line, no control character leaves it. Always the same
         # object: Textual keeps what a filter made of a line, and finds it again by the filter. Our
-        # themes name no ANSI colours.
-        filters = super().get_line_filters()
-        own = [GUARD, PLAIN] if self.session.settings.ascii else [GUARD]
-        return [*(f for f in filters if not isinstance(f, ANSIToTruecolor)), *own]
+        # themes name no ANSI colours. NO_COLOR asks for no colours at all; Textual would send
+        # greys, and black on black where the terminal chooses the colours.
+        others = (ANSIToTruecolor, Monochrome, NoColor)
+        filters = [f for f in super().get_line_filters() if not isinstance(f, others)]
+        filters += [NO_COLOURS] if self.no_color else []
+        return [*filters, GUARD, PLAIN] if self.session.settings.ascii else [*filters, GUARD]
 
     async def on_event(self, event: events.Event) -> None:
         if not (isinstance(event, (events.Key, events.Paste)) and self._keys.take(event)):

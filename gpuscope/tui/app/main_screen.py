@@ -460,7 +460,10 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
         name = next_theme(self.app.theme)
         program(self.app).choose_theme(name)
-        self.session.notices.say(f"theme: {name}, {key_of('theme')}: the next")
+        after = (
+            "NO_COLOR hides its colours" if self.app.no_color else f"{key_of('theme')}: the next"
+        )
+        self.session.notices.say(f"theme: {name}, {after}")
 
     def do_palette(self) -> None:
         self.app.action_command_palette()

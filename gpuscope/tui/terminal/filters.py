@@ -1,6 +1,6 @@
 """Every line passes these filters on its way to the terminal, whichever widget drew it.
 
-One is the last guard, the other makes plain ASCII.
+One is the last guard, one takes the colours away, and one makes plain ASCII.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 from functools import lru_cache
 
 from rich.segment import Segment
+from rich.style import Style
 from textual.color import Color
 from textual.filter import LineFilter
 
 from ...text.width import cells as text_cells
 from ..cells import visible
+from ..theme import FRAMES
 
 _PLAIN = str.maketrans(
     {
@@ -73,6 +75,27 @@ class PlainAscii(LineFilter):
         Where there is none, it is a ``?`` for each cell that the character takes.
         """
         return [Segment(plain(text), style, control) for text, style, control in segments]
+
+
+class NoColours(LineFilter):
+    """A filter that leaves the terminal's own two colours, and bold, dim and reverse.
+
+    A stylesheet cannot ask for a dim frame: it becomes one here.
+    """
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Return the same pieces without colours."""
+        return [
+            Segment(text, style and uncoloured(style), control) for text, style, control in segments
+        ]
+
+
+@lru_cache(maxsize=4096)
+def uncoloured(style: Style) -> Style:
+    """Return a style with the colours that a terminal has by itself."""
+    colour = style.color
+    frame = colour is not None and (colour.triplet or colour.number) in FRAMES
+    return style + Style(color="default", bgcolor="default", dim=frame or None)
 
 
 @lru_cache(maxsize=4096)
