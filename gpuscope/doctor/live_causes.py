@@ -14,7 +14,7 @@ from ..model.device_trainings import is_measured
 from ..model.input_cure import Waiting
 from ..model.look import Look
 from ..model.rank_times import Odd, evened_out, odd_rank
-from ..model.ranks import name_of
+from ..model.ranks import name_of, subject_of
 from ..model.stalls import find_stall
 from ..model.time_cause import PAUSES, SETTINGS, Cause, Known
 from ..model.time_causes import ranked
@@ -232,13 +232,12 @@ def _finding(
         what += ", for as many samples"
     wins, most = _what_a_cure_wins(cause, what), 1.0
     step = ledger.step_seconds if ledger.sure else look.step_seconds if look else None
-    who = name_of(trainer)
     window = window_text(round(ledger.seconds))
     figures = {
         "share": percent_text(cause.share),
         "window": window,
         "of": f"the last {window}",
-        "who": who[:1].upper() + who[1:],
+        "who": subject_of(trainer, first=True),
         "setting": cause.words[:1].upper() + cause.words[1:],
     }
     severity: Severity = "warning" if cause.warns and name != "look.small_batch" else "info"

@@ -7,7 +7,7 @@ on the CPU.
 from __future__ import annotations
 
 from ..model.memory_room import headroom
-from ..model.ranks import name_of
+from ..model.ranks import name_of, subject_of
 from ..model.stalls import is_stalled
 from ..store.view import AllocView, JobView
 from ..text.units import GIB, MIB, bytes_text, duration_text, percent_text
@@ -51,7 +51,7 @@ def foreign_memory(scene: LiveScene, job: JobView) -> Findings:
             evidence = [Evidence(text=f"of {bytes_text(total)}: {names}", source="nvml")]
             evidence.append(
                 Evidence(
-                    text=f"headroom of {name_of(trainer)}: {bytes_text(left)}"
+                    text=f"headroom of {subject_of(trainer)}: {bytes_text(left)}"
                     if left is not None
                     else "the headroom is unknown"
                 )

@@ -19,7 +19,7 @@ from ..model.device_trainings import (
 )
 from ..model.input_cure import MOST_WORKERS, Waiting, WorkerRoom, is_hopeless, worker_room
 from ..model.loader_line import LoaderLine
-from ..model.ranks import name_of
+from ..model.ranks import name_of, subject_of
 from ..model.stalls import find_stall
 from ..model.step_time import input_share, input_wait, input_window
 from ..model.time_ledger import recent
@@ -67,11 +67,10 @@ def of_ranks(scene: LiveScene, ranks: Sequence[TrainerView]) -> Findings:
     waited, step = input_wait(trainer)
     lost = Waiting(step, step * wait.won, max(step * wait.won, waited or 0.0)) if step else None
     cure = cure_of(scene, trainer, share, lost)
-    who = name_of(trainer)
     one = WORDINGS.finding(
         "live.input_bound",
         {
-            "who": who[:1].upper() + who[1:],
+            "who": subject_of(trainer, first=True),
             "share": percent_text(share),
             "of": input_window(trainer),
         },
@@ -270,7 +269,7 @@ def _of_cores(scene: LiveScene, trainer: TrainerView, room: WorkerRoom) -> Itera
     if busy is not None:
         parts = [f"{percent_text(busy / 100)} of the host's {total} cores are busy"]
     if total and cores < total:
-        parts.append(f"{name_of(trainer)} may use {cores:.3g} of them")
+        parts.append(f"{subject_of(trainer)} may use {cores:.3g} of them")
     text = ", and ".join(parts)
     if room.enough and loader is not None:
         text = f"{loader.place} has {count_text(room.has or 0, 'worker')} already, and {text}"

@@ -7,7 +7,7 @@ from itertools import pairwise
 from ..model.allocator_settings import grows_segments
 from ..model.growth import MIN_POINTS, Forecast, GrowthRate, trend_of
 from ..model.memory_room import NEAR, MemoryRoom, alarm, ends_before_memory, rooms
-from ..model.ranks import name_of
+from ..model.ranks import subject_of
 from ..store.view import AllocView, JobView, TrainerView
 from ..text.units import bytes_text, duration_text, signed_bytes_text
 from .finding import Evidence, Severity
@@ -88,9 +88,8 @@ def _growth_findings(scene: LiveScene, room: MemoryRoom, trend: GrowthRate) -> F
                 )
             )
     where = place(scene, trainer, room.allocator)
-    who = name_of(trainer)
     figures = {
-        "who": _capital(who) if name == "live.memory_runs_out" else who,
+        "who": subject_of(trainer, first=name == "live.memory_runs_out"),
         "steps": ends.text if ends is not None else None,
         "slope": bytes_text(trend.slope),
         "pid": trainer.definition.pid,
@@ -199,17 +198,13 @@ def evaluation(scene: LiveScene, job: JobView) -> Findings:
         soon = ends is not None and ends <= NEAR * took
         yield WORDINGS.finding(
             "live.evaluation_runs_out" if soon else "live.evaluation_grows",
-            {"who": name_of(trainer), "ends": duration_text(ends) if ends is not None else None},
+            {"who": subject_of(trainer), "ends": duration_text(ends) if ends is not None else None},
             severity="problem" if soon else "warning" if phase == "eval" else "info",
             confidence="likely",
             evidence=tuple(evidence),
             where=place(scene, trainer, allocator),
             rank=1.5,
         )
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def pressure(scene: LiveScene, job: JobView) -> Findings:
@@ -251,7 +246,7 @@ def pressure(scene: LiveScene, job: JobView) -> Findings:
                 )
             yield WORDINGS.finding(
                 "live.fragmentation",
-                {"gap": bytes_text(gap), "who": name_of(trainer)},
+                {"gap": bytes_text(gap), "who": subject_of(trainer)},
                 where=where,
                 confidence="likely",
                 severity="warning" if lately else "info",
@@ -260,7 +255,7 @@ def pressure(scene: LiveScene, job: JobView) -> Findings:
         elif lately:
             yield WORDINGS.finding(
                 "live.at_the_edge",
-                {"who": _capital(name_of(trainer))},
+                {"who": subject_of(trainer, first=True)},
                 where=where,
                 confidence="definite",
                 severity="warning",

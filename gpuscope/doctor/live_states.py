@@ -20,7 +20,7 @@ from ..model.job_state import job_devices
 from ..model.memory_layers import living as allocators_on
 from ..model.memory_layers import trainer_of
 from ..model.memory_room import headroom
-from ..model.ranks import name_of
+from ..model.ranks import subject_of
 from ..model.step_time import shares_of
 from ..store.view import DeviceView, JobView
 from ..text.units import bytes_text, percent_text
@@ -137,10 +137,10 @@ def full(scene: LiveScene, device: DeviceView) -> Findings:
     for trainer, one in inside[:HOLDERS]:
         left = headroom(scene.host.devices, trainer, one, scene.history)
         if left is not None:
-            text = f"headroom of {name_of(trainer)}: {bytes_text(left)}"
+            text = f"headroom of {subject_of(trainer)}: {bytes_text(left)}"
             evidence.append(Evidence(text=text, source="probe"))
         if trend_of(one) is None:
-            text = f"whether the memory of {name_of(trainer)} is steady is not known yet"
+            text = f"whether the memory of {subject_of(trainer)} is steady is not known yet"
             evidence.append(Evidence(text=text, source="probe"))
     yield WORDINGS.finding(
         "live.full" if inside else "live.full.others",

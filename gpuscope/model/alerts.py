@@ -29,7 +29,7 @@ from .alerts_settings import AlertSettings
 from .change_point import ChangePoint
 from .device_state import faults_of, judge, slowed
 from .job_ends import has_ended, is_out_of_sight, last_end
-from .ranks import name_of
+from .ranks import subject_of
 from .stalls import is_stalled
 from .step_time import SLOWER
 from .xid_errors import xid_error
@@ -386,8 +386,10 @@ def _threshold(kind: str, uuid: str, who: str, text: str, value: float, most: fl
 
 
 def _who(trainer: TrainerView) -> str:
-    who = f"pid {trainer.definition.pid}"
-    return f"{name_of(trainer)} ({who})" if trainer.definition.rank is not None else who
+    definition = trainer.definition
+    pid = f"pid {definition.pid}"
+    named = definition.rank is not None or definition.script
+    return f"{subject_of(trainer)} ({pid})" if named else pid
 
 
 @dataclass(slots=True)
@@ -443,7 +445,7 @@ def _stalled(trainer: TrainerView) -> _Now:
 
 def _ended_alert(entity: TrainerView | ProcView, name: str, gone: Gone, over: bool) -> _Now:
     pid = entity.definition.pid
-    who = f"pid {pid}" + (f" ({name})" if name else "")
+    who = f"{name} (pid {pid})" if name else f"pid {pid}"
     return _Now(
         "gone",
         entity.key,

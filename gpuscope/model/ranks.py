@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import fsum
 
 from ..store.view import TrainerView
+from ..text.process_name import short_script
 
 IMBALANCED = 1.15
 """A job is called imbalanced if its fullest rank holds this many times the mean."""
@@ -15,6 +16,20 @@ def name_of(trainer: TrainerView) -> str:
     """``rank 3``, or ``pid 4711`` for a trainer without a rank."""
     rank = trainer.definition.rank
     return f"rank {rank}" if rank is not None else f"pid {trainer.definition.pid}"
+
+
+def subject_of(trainer: TrainerView, first: bool = False) -> str:
+    """``rank 3``, or the script of a trainer without a rank, as the subject of a sentence.
+
+    People know their script, not its number, which stands where the place of a finding does. Of a
+    job of several trainers without a rank only the number tells one from another: see
+    :func:`name_of`. ``first`` is the first word of a sentence; a script is written as it is called.
+    """
+    definition = trainer.definition
+    if definition.rank is None and definition.script:
+        return short_script(definition.script)
+    name = name_of(trainer)
+    return name[:1].upper() + name[1:] if first else name
 
 
 def names_of(trainers: Sequence[TrainerView]) -> str:

@@ -618,7 +618,7 @@ def test_a_recording_without_samples_shows_the_parts_of_a_step_that_it_has(capsy
     rows = dict(re.findall(r"^(\w+) +([\d.]+) %", out, re.MULTILINE))
     assert float(rows.pop("step")) == 100
     assert sum(map(float, rows.values())) == pytest.approx(100, abs=1)
-    assert "1. Pid 15 waits for input 88 % of the last 32 steps" in out
+    assert "1. script-1 waits for input 88 % of the last 32 steps" in out
     assert cli.main(["why", "--json", path]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["rows"] == []

@@ -5,6 +5,7 @@ That is who stands and who waits, stragglers, imbalance, and shares of a step.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 
@@ -286,6 +287,23 @@ def test_names_of_ranks():
     assert ranks.names_of([trainers[0], trainers[1], trainers[2], trainers[5]]) == "ranks 0–2, 5"
     assert ranks.names_of([trainers[3], trainers[4]]) == "ranks 3, 4"
     assert ranks.names_of(trainers[4:5]) == "rank 4"
+
+
+@pytest.mark.parametrize(
+    ("rank", "script", "subject", "first"),
+    [
+        (3, "/home/a/train.py", "rank 3", "Rank 3"),
+        (None, "/home/a/train.py", "train.py", "train.py"),
+        (None, "", "pid 7", "Pid 7"),
+        (None, None, "pid 7", "Pid 7"),
+    ],
+)
+def test_a_trainer_without_a_rank_is_called_by_its_script(rank, script, subject, first):
+    (trainer, *_) = host_of(jobs.ranks(1)).trainers
+    definition = dataclasses.replace(trainer.definition, rank=rank, script=script, pid=7)
+    trainer = dataclasses.replace(trainer, definition=definition)
+    assert ranks.subject_of(trainer) == subject
+    assert ranks.subject_of(trainer, first=True) == first
 
 
 def test_a_rank_that_gets_on_with_something_else_does_not_stand_and_the_others_wait_for_it():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...model.device_state import mute, slowed
 from ...model.device_trainings import tensor_idle
 from ...model.memory_room import MemoryRoom, rooms
-from ...model.ranks import name_of, names_of
+from ...model.ranks import name_of, names_of, subject_of
 from ...model.reading_age import marked, old_seconds
 from ...model.stalls import is_stalled
 from ...model.step_time import MIN_STEPS, input_share, warmed_up
@@ -212,7 +212,7 @@ def _memory(host: HostView, sources: Sources) -> Figures:
     if known:
         least = min(known, key=lambda room: room.headroom_bytes or 0.0)
         device = by_id(host.devices, least.allocator.gpu)
-        where = name_of(least.trainer)
+        where = subject_of(least.trainer)
         where += f", GPU {device.definition.index}" if device is not None else ""
         total = device.definition.total_bytes if device is not None else None
         of = f" of {bytes_text(total)}" if total else ""

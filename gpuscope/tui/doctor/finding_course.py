@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...model.ranks import name_of
+from ...model.ranks import subject_of
 from ...store.view import by_id, by_pid
 from ...text.units import window_text
 from ..charts.axes import fitted_seconds
@@ -46,5 +46,5 @@ class FindingCourse(Trends):
         if not self.display:
             return
         self.styles.height = min(free, wanted_rows(trends) + FRAME)
-        set_title(self, f"{name_of(trainer).capitalize()} over {window_text(window)}")
+        set_title(self, f"{subject_of(trainer, first=True)} over {window_text(window)}")
         self.show(trends, window, host.sampled_seconds, clock)

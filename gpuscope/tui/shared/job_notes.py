@@ -10,7 +10,7 @@ from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of, ending_text, job_end, last_state
 from ...model.job_state import WELL, JobState
 from ...model.memory_room import MemoryRoom, alarm
-from ...model.ranks import name_of
+from ...model.ranks import name_of, subject_of
 from ...model.reading_age import old_seconds
 from ...model.slowdown import of_trainers
 from ...model.stalls import find_stall, is_ending, worst_rank
@@ -146,7 +146,7 @@ def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[Line]:
     definition = room.trainer.definition
     device = by_id(host.devices, room.allocator.gpu)
     on = f"GPU {device.definition.index}, " if device else ""
-    who = name_of(room.trainer) if ranks > 1 else f"pid {definition.pid}"
+    who = name_of(room.trainer) if ranks > 1 else subject_of(room.trainer)
     place = f" ({on}pid {definition.pid})" if ranks > 1 else ""
     pace = f"{bytes_text(room.headroom_bytes)} headroom, +{bytes_text(trend.slope)} per step"
     pace += f" (over {trend.steps:.0f} steps)."
