@@ -31,7 +31,7 @@ _VERBS = {**WORDS, "too_close": "is too close to call"}
 _TITLES = {"fits": "Fits", "too_close": "Too close to call", "does_not_fit": "Does not fit"}
 _COLUMNS = (
     "frees: less tensor memory at the peak. needs: all GPU memory then, with the allocator's cache "
-    "and the CUDA context."
+    "and the CUDA context: the cache can grow although the tensors shrink."
 )
 SOURCES = {
     "measured": "measured here",

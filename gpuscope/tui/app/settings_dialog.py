@@ -51,7 +51,8 @@ class SettingsDialog(TextDialog):
         chosen = "  chosen here" if session.state.rate_hz else ""
         keys = f"{key_of('rate(False)', OWN)} {key_of('rate(True)', OWN)}"
         why_not = session.why_not("rate")
-        note = f"  {why_not}" if why_not else f" samples a second{chosen}"
+        unit = "sample" if hz == 1 else "samples"
+        note = f"  {why_not}" if why_not else f" {unit} a second{chosen}"
         yield self._row("rate_hz", f"{hz:g}", note, keys)
         mine = "mine only" if session.state.mine else "of all users"
         yield self._row("jobs", mine, "", key_of("mine", OWN))

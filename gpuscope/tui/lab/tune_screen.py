@@ -11,6 +11,7 @@ from textual.containers import Horizontal
 
 from ...text import styled
 from ...text.styled import Line
+from ...text.units import count_text
 from ..runs.tuning import Tuning
 from ..shell.keymap import bindings_of, key_of
 from ..shell.session import Session
@@ -151,8 +152,8 @@ class TuneScreen(FullScreen):
             ]
             if len(lines) > most:
                 copy = key_of("copy", "TuneScreen")
-                more = len(lines) - most + 1
-                lines[most - 1 :] = [[(f"{more} more lines; ", "muted"), (copy, "accent"),
+                more = count_text(len(lines) - most + 1, "more line")
+                lines[most - 1 :] = [[(f"{more}; ", "muted"), (copy, "accent"),
                                       (" copies all", "muted")]]  # fmt: skip
             self._paste.show(lines)
             self._show_chosen(cells)

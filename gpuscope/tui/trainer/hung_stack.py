@@ -13,6 +13,7 @@ from ...model.ranks import name_of
 from ...model.stalls import place
 from ...text import styled
 from ...text.styled import Line
+from ...text.units import count_text
 from ..shared.stack_text import collective_lines, thread_lines
 from ..shell.keymap import key_of
 
@@ -40,7 +41,7 @@ def hung_lines(session: Session, trainer: TrainerView, height: int, width: int) 
         left = len(lines) - height + 1
         lines = [
             *lines[: height - 1],
-            [(key, "accent"), (f": all of it, {left} more lines", "faint")],
+            [(key, "accent"), (f": all of it, {count_text(left, 'more line')}", "faint")],
         ]
     return [styled.cut(line, cells) for line in lines]
 

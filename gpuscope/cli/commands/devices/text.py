@@ -7,6 +7,7 @@ from typing import Any
 from ....model.device_state import list_gap, listed_on, unowned_on
 from ....store.view import DeviceView, HostView
 from ....text import width
+from ....text.ranges import ranges_text
 from ....text.units import DASH
 from ....wire.clean import clean
 from ....wire.frames import (
@@ -100,16 +101,17 @@ def device_row(device: DeviceView) -> tuple[str, ...]:
 
 
 def _unowned(host: HostView) -> list[str]:
-    """Memory that no process holds which the driver names."""
+    """Memory that no process holds which the driver names, of all GPUs in one line."""
     if host.hidden is not None:
         return []
     listed = [device for device in host.devices if listed_on(device) is not None]
-    sizes = [(device.definition.index, unowned_on(device)) for device in listed]
+    sizes = {d.definition.index: size for d in listed if (size := unowned_on(d))}
+    if not sizes:
+        return []
+    each = ", ".join(gib(size) for size in sizes.values())
     return [
-        f"{DASH} GPU {index}: {gib(size)} GiB held by no visible process: gpuscope devices "
+        f"{DASH} GPU {ranges_text(sizes)}: {each} GiB held by no visible process: gpuscope devices "
         "--holders"
-        for index, size in sizes
-        if size
     ]
 
 
