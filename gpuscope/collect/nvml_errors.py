@@ -44,7 +44,7 @@ _ANSWERS = {
     LIBRARY_NOT_FOUND: (NOT_SUPPORTED, "libnvidia-ml.so.1 was not found"),
     FUNCTION_NOT_FOUND: (NOT_SUPPORTED, "this driver's NVML does not have it"),
     14: (DRIVER_ERROR, "the GPU's infoROM is corrupted"),
-    15: (LOST, "the GPU is lost (fallen off the bus); dmesg says why, a reboot may bring it back"),
+    15: (LOST, "the GPU has fallen off the bus; dmesg says why, a reboot may bring it back"),
     16: (
         LOST,
         "the GPU must be reset before it can be used again (nvidia-smi --gpu-reset, as root)",

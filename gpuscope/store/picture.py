@@ -22,9 +22,11 @@ class Picture:
     Label, badge and link belong to the viewer; the stream does not know them.
     """
 
-    def __init__(self, label: str, badge: str) -> None:
-        self.label = label
+    def __init__(self, key: str, label: str, badge: str) -> None:
+        self.key, self.label = key, label
         self.badge = badge
+        self.shares_name = False
+        """Whether another source's host has the same name."""
         self.link = Link("connecting")
         self._events: tuple[Event, ...] = ()
         self._marks: tuple[Mark, ...] = ()
@@ -42,7 +44,7 @@ class Picture:
         nvml = host.readings.get("nvml")
         return HostView(
             *_common(host),
-            name=(hello.host if hello else "") or self.label,
+            name=self._name(hello.host if hello is not None else ""),
             definition=host.definition,
             link=self.link,
             badge=self.badge,
@@ -56,6 +58,12 @@ class Picture:
             events=self._events,
             marks=self._marks,
         )
+
+    def _name(self, said: str) -> str:
+        """Return what a host calls itself, after the key of its source where another does too."""
+        if said and self.shares_name and said != self.key:
+            return f"{self.key} ({said})"
+        return said or self.label
 
 
 def _draw_entities(

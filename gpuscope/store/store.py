@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..wire.frames import Frame
+from ..wire.frames import Frame, Hello
 from .history import EMPTY
 from .picture import Picture
 from .stream import Stream
@@ -43,7 +43,7 @@ class Store:
         if key in self._streams:
             return
         self._streams[key] = Stream(key, 0)
-        self._pictures[key] = Picture(label, badge)
+        self._pictures[key] = Picture(key, label, badge)
         for stream in self._streams.values():
             stream.history_cells = MAX_HISTORY_CELLS // len(self._streams)
         self._changed(key)
@@ -64,9 +64,19 @@ class Store:
         """
         stream = self._streams[key]
         stream.apply(frame, received_seconds)
+        if isinstance(frame, Hello):
+            self._tell_apart(frame.host)
         if stream.changed:
             stream.changed = False
             self._changed(key)
+
+    def _tell_apart(self, name: str) -> None:
+        """Have the hosts that call themselves alike named with the keys of their sources."""
+        alike = [key for key, one in self._streams.items() if one.hello and one.hello.host == name]
+        for key in alike if name and len(alike) > 1 else ():
+            if not self._pictures[key].shares_name:
+                self._pictures[key].shares_name = True
+                self._changed(key)
 
     def remember(
         self, key: str, trainer_id: int, request: str, value: Mapping[str, object]

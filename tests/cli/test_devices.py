@@ -120,7 +120,7 @@ def test_a_lost_device_is_a_problem_and_the_other_is_still_told(fake, capsys):
     assert code == 2
     (row,) = document["problems"]
     assert (row["device"], row["severity"]) == (1, "problem")
-    assert "lost" in row["reason"]
+    assert "fallen off the bus" in row["reason"]
     assert document["devices"][0]["power_watts"] is not None
     assert document["devices"][1]["power_watts"] is None
     assert {r["code"] for r in document["unknown"] if r["path"] == "devices[1].power_watts"} == {
@@ -129,7 +129,7 @@ def test_a_lost_device_is_a_problem_and_the_other_is_still_told(fake, capsys):
     code, out = run(capsys)
     assert code == 2
     assert "PROBLEM  GPU 1: " in out
-    assert "lost" in out
+    assert "fallen off the bus" in out
 
 
 def test_gpus_with_the_same_problem_are_named_together_in_the_text(fake, capsys):
@@ -341,7 +341,7 @@ def test_watching_prints_lines_until_a_device_is_lost(fake, capsys):
     assert len(looks) == 3
     assert sum("GPU 0 NVIDIA H200 used 20.0/140 GiB util 55 %" in line for line in lines) == 3
     assert "problem: " in lines[-1]
-    assert "lost" in lines[-1]
+    assert "fallen off the bus" in lines[-1]
 
 
 def test_holders_are_the_processes_with_the_device_open(tmp_path):

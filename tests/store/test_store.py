@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuscope.store.store import Store
 from gpuscope.store.stream import NO_REASON
 from gpuscope.store.view import NOT_SENT, HostView, Link
 from gpuscope.wire import frames
@@ -62,6 +63,17 @@ def test_before_anything_came_the_host_is_there_and_connecting():
         (),
         None,
     )
+
+
+def test_hosts_that_call_themselves_alike_are_named_with_the_keys_of_their_sources():
+    store = Store()
+    for key in ("a", "b", "vm"):
+        store.add_source(key, key)
+    store.apply("a", hello(host="vm"), 1.0)
+    assert [host.name for host in store.view().hosts] == ["vm", "b", "vm"], "the last by its label"
+    store.apply("b", hello(host="vm"), 1.0)
+    store.apply("vm", hello(host="vm"), 1.0)
+    assert [host.name for host in store.view().hosts] == ["a (vm)", "b (vm)", "vm"]
 
 
 def test_the_picture_of_a_host():

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -22,8 +25,10 @@ from gpuscope.text.clock import clock_text
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.app.help_screen import HelpScreen
 from gpuscope.tui.background.sources import Hosts
+from gpuscope.tui.charts.load_strips import Lane
 from gpuscope.tui.hosts.pane import FleetPane
 from gpuscope.tui.hosts.rows import without_domain
+from gpuscope.tui.hosts.unread_text import lanes_of_hosts
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import Tokens
 from gpuscope.wire import frames as f
@@ -122,6 +127,51 @@ async def test_the_host_that_hangs_has_its_sentence_and_its_first_step(size):
 
 
 FEW = {"alpha": ("busy", LIVE), "bravo": ("stalled", LIVE), "foxtrot": ("lost", LIVE)}
+
+
+@in_loop
+async def test_the_cursor_begins_on_the_worst_host_that_answers():
+    app = app_of({"alpha": ("", Link("ended", "alpha: refused")), "bravo": ("busy", LIVE)}, "fleet")
+    async with app.run_test(size=(200, 60)) as pilot:
+        shown = await settled(pilot, "2 hosts")
+        assert lines_of(app) == ["alpha", "bravo"], "that which is away is worse"
+        assert "▸ ● bravo" in shown
+
+
+@each("size", [(200, 60), (120, 40)])
+@in_loop
+async def test_a_host_that_sent_nothing_leaves_room_for_the_gpus_of_the_others(size):
+    away = ("", Link("ended", "alpha: refused"))
+    app = app_of({"alpha": away, "bravo": ("busy", LIVE), "charlie": ("lost", LIVE)}, "fleet")
+    async with app.run_test(size=size) as pilot:
+        await settled(pilot, "3 hosts")
+        await pilot.press("home", "down")
+        shown = await until(pilot, "alpha has sent no reading yet")
+        assert ("GPU utilisation of all hosts" in shown) == (size[0] == 200)
+        if size[0] == 200:
+            strips = shown.split("GPU utilisation of all hosts")[1]
+            (first,) = (line for line in strips.splitlines() if "bravo  " in line and "GPU" in line)
+            assert re.search(r"bravo +GPU 0 .+ \d+ %", first)
+            assert re.search(r" GPU 5 +lost ", strips), "of charlie"
+            assert strips.count("GPU 7 ") == 2
+
+
+def test_of_more_gpus_than_rows_each_host_has_the_mean_of_its_own():
+    made = {name: (fleet.node(at, "busy", name=name), LIVE) for at, name in enumerate("ab")}
+    store, _ = fleet.store_of(made)
+    named = [(host.name, host) for host in store.view().hosts]
+
+    def lanes(rows: int) -> list[Lane]:
+        return lanes_of_hosts(named, lambda host: partial(store.history, host.key), 60.0, rows)
+
+    each_gpu, whole = lanes(16), lanes(15)
+    assert [lane.label for lane in each_gpu[:9:8]] == ["a  GPU 0", "b  GPU 0"]
+    assert [lane.label for lane in whole] == ["a", "b"]
+    newest = [lane.history.values[-1] for lane in each_gpu[:8]]
+    assert None not in newest
+    assert whole[0].history.values[-1] == pytest.approx(fmean(newest))
+    assert whole[0].history.seconds[-1] == 0.0, "seconds before the newest sample"
+    assert [lane.label for lane in lanes(1)] == ["a"]
 
 
 @pytest.mark.slow

@@ -5,7 +5,8 @@ One key looks at a host, another comes back.
 
 from __future__ import annotations
 
-from collections import Counter
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,9 @@ from textual.containers import Horizontal
 from ...store.view import LOCAL
 from ...text import styled
 from ...text.styled import Line
+from ...text.units import window_text
 from ...text.width import cells as text_cells
+from ..charts.load_strips import LoadStrips, mean_words
 from ..charts.recorded import recorded_seconds
 from ..overview.panel_rows import WIDE
 from ..shell.session import Session
@@ -42,6 +45,10 @@ MOST_SECONDS = 600.0
 """These charts show what is recorded, up to this time."""
 LEAST_DEVICE_ROWS = 4
 """The least rows of the table of devices: its frame, a heading and one device."""
+LOAD_FRAME, LEAST_LOAD_ROWS = 4, 6
+"""The rows of the frame and the axis of the load of all hosts, and the least with two lanes."""
+PLACING_SECONDS = 10.0
+"""For so long hosts that connect may move the cursor, which nobody has moved."""
 AROUND_ROWS = 3
 """The rows that the status line, the tabs and the footer take."""
 
@@ -83,6 +90,8 @@ class FleetPane(Pane):
             (), empty="no job runs", cursor=False, gap=1, id="fleet-jobs", classes="panel"
         )
         self._unread = Lines(classes="panel", id="fleet-unread")
+        self._loads = LoadStrips(classes="panel", id="fleet-loads")
+        """The GPUs of all hosts, where the one under the cursor has sent nothing."""
         self._brief = Lines(classes="panel", id="fleet-brief")
         self._lower = Horizontal(self._brief, id="fleet-lower")
         """The charts of the host under the cursor, and what is found and runs there."""
@@ -95,7 +104,10 @@ class FleetPane(Pane):
         self._names: dict[str, str] = {}
         """By key, as they stand in the table."""
         self._shown: dict[str, HostSummary] = {}
-        self._placed = False
+        self._begun: str | None = None
+        """The key of the host on which the cursor was placed."""
+        self._placing_until: float | None = None
+        """Until when the cursor goes to the worst host that answers, if nobody moves it."""
 
     def compose(self) -> ComposeResult:
         self._hosts.border_title = "Hosts"
@@ -103,11 +115,12 @@ class FleetPane(Pane):
         yield self._hosts
         yield self._detail
         self._devices.display = self._jobs.display = self._unread.display = False
-        self._lower.display = False
+        self._lower.display = self._loads.display = False
         self._jobs.border_title = "Jobs"
         yield self._jobs
         yield self._devices
         yield self._lower
+        yield self._loads
         yield self._unread
 
     # ── numbers ──
@@ -116,13 +129,8 @@ class FleetPane(Pane):
         fleet, state, filtered = self._fleet, self.session.state, self.session.fleet_filter
         fleet.look()
         shown = fleet.shown(state.mine, filtered)
-        names = Counter(one.name for one in fleet.all)
-        shown = [
-            replace(one, name=f"{one.key} ({one.name})") if names[one.name] > 1 else one
-            for one in shown
-        ]
         self._shown = {one.key: one for one in shown}
-        short = without_domain(names)
+        short = without_domain(one.name for one in fleet.all)
         self._names = {one.key: short.get(one.name, one.name) for one in shown}
         longest = max(map(text_cells, (*short.values(), *self._names.values())), default=0)
         mine = " with a job of yours" if state.mine else ""
@@ -136,9 +144,7 @@ class FleetPane(Pane):
         self._hosts.show_columns(columns(fleet.sort, self._terminal[0], longest, link, worst))
         self._hosts.show(rows)
         fleet.visible = frozenset(row.key for row in self._hosts.on_screen)
-        if not self._placed and shown:
-            self._placed = True
-            self._hosts.move_to(shown[0].key)
+        self._place_cursor(shown)
         totals = fleet.totals()
         totals = replace(
             totals,
@@ -148,6 +154,26 @@ class FleetPane(Pane):
         self._totals.show(lines[: self._totals_rows()])
         self._show_detail()
         self.call_later(self._judge)
+
+    def _place_cursor(self, shown: Sequence[HostSummary]) -> None:
+        """Begin on the worst host that answers, until all have answered or the cursor is moved.
+
+        There is nothing to see of a host that cannot be reached.
+        """
+        now, until = time.monotonic(), self._placing_until
+        if not shown or (until is not None and now > until):
+            return
+        if until is None:
+            self._placing_until = now + PLACING_SECONDS
+        elif self._hosts.cursor_key != self._begun:
+            self._placing_until = now
+            return
+        best = next((one for one in shown if one.current and one.answered), shown[0])
+        if best.key != self._begun:
+            self._begun = best.key
+            self._hosts.move_to(best.key)
+        if all(one.answered or one.state in AWAY for one in shown):
+            self._placing_until = now
 
     def _judge(self) -> None:
         """Apply the doctor's rules to the hosts whose turn it is, after the picture was drawn."""
@@ -241,13 +267,10 @@ class FleetPane(Pane):
         one = self._shown.get(self._hosts.cursor_key or "")
         unread = shown and one is not None and not one.answered
         self._devices.display, self._unread.display = shown and not unread, unread
+        self._loads.display = False
         self._show_jobs(height - needed - rows if shown and width >= WIDE_COLUMNS else 0)
         if unread and one is not None:
-            from .unread_text import unread_lines
-
-            set_title(self._unread, f"{self._names[one.key]}: no reading yet")
-            others, glyphs = list(self._shown.values()), self._unread.tokens.glyphs
-            self._unread.show(unread_lines(one, others, self._names, glyphs, max(40, width - 6)))
+            self._show_unread(one, rows + self._chart_rows if self._chart_rows else 0)
         if not shown or unread or host is None:
             return
         from ..overview.device_rows import columns as device_columns
@@ -272,6 +295,37 @@ class FleetPane(Pane):
             self._devices.show(found)
         self._devices.show_columns(device_columns("index", found, width - 6, wide) if found else ())
         self._devices.show(found)
+
+    def _show_unread(self, one: HostSummary, rows: int) -> None:
+        """Show what a host needs to be read, and in what is left of ``rows`` the GPUs of all."""
+        from .unread_text import lanes_of_hosts, unread_lines
+
+        set_title(self._unread, f"{self._names[one.key]}: no reading yet")
+        others, glyphs = list(self._shown.values()), self._unread.tokens.glyphs
+        cells = max(40, self._terminal[0] - 6)
+        lines = unread_lines(one, others, self._names, glyphs, cells)
+        self._unread.show(lines)
+        left = rows - len(lines) - 2
+        if left < LEAST_LOAD_ROWS:
+            return
+        named = [
+            (self._names[each.key], host)
+            for each in others
+            if each.current and (host := self._fleet.host(each.key)) is not None
+        ]
+        window = max((self._window(host) for _, host in named), default=0.0)
+        lanes = lanes_of_hosts(named, self._fleet.history_of, window, left - LOAD_FRAME)
+        if not lanes:
+            return
+        groups = sum(lane.first for lane in lanes[1:])
+        self._loads.display = True
+        self._loads.styles.height = min(left, len(lanes) + groups + LOAD_FRAME)
+        of_hosts = "of all hosts" if groups else "of each host, mean of its GPUs"
+        set_title(
+            self._loads,
+            f"GPU utilisation {of_hosts}, {mean_words(lanes)}, {window_text(window)}",
+        )
+        self._loads.show(lanes, window, 0.0)
 
     def _show_jobs(self, rows: int) -> None:
         """List the jobs of all hosts in ``rows`` rows, and leave unused rows to the charts."""
@@ -337,7 +391,7 @@ class FleetPane(Pane):
         now = host.sampled_seconds or 0.0
         entity = host.devices[0].id if host.devices else host.id
         column = "utilization_percent" if host.devices else "cpu_percent"
-        past = self.session.history(entity, column, MOST_SECONDS)
+        past = self._fleet.history_of(host)(entity, column, MOST_SECONDS)
         known = now - past.seconds[0] if past.seconds else 0.0
         return max(WINDOW_SECONDS, recorded_seconds(known, MOST_SECONDS))
 
@@ -364,7 +418,7 @@ class FleetPane(Pane):
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         """Select the host under the cursor for the other tabs."""
         event.stop()
-        if event.key is not None and self._placed:
+        if event.key is not None and self._begun is not None:
             self.session.look_at(event.key)
             self._show_detail()
             self.call_later(self._draw_charts)

@@ -174,24 +174,27 @@ def host_row(
     """Return the row of a host, called ``name`` where that is given.
 
     What is not of now is grey. For how long a host is missing stands beside the state of its link,
-    which on a ``narrow`` table begins the worst. A host that gave no figures has their room for it.
+    which begins the worst on a ``narrow`` table and where the host gave no figures: it has their
+    room for it.
     """
     token = "text" if one.current else "faint"
     link = _LINK_TOKENS.get(one.state)
     away = one.state in AWAY
-    age = f" {short_age_text(max(missing.seconds, 1.0))}" if away else ""
     cells: dict[str, Cell] = {
         "mark": [mark_of(one.grade, tokens.glyphs)],
         "host": HostName(name or one.name, "title" if one.current or away else "muted"),
         "worst": worst_cell(one, missing),
     }
-    state: Line = [(f"{one.state}{age}", link)] if link is not None else []
-    if narrow and state:
-        worst = cells["worst"]
-        told = isinstance(worst, list) and any(text for text, _ in worst)
-        cells["worst"] = [*state, *([(": ", link or "text"), *worst] if told else [])]  # type: ignore[misc]
-    else:
-        cells["state"] = state or ""
+    if link is not None and (narrow or not one.answered):
+        age = f" {age_text(max(missing.seconds, 1.0))}" if away else ""
+        worst = worst_cell(one, missing)
+        told = any(text for text, _ in worst)
+        tried = one.state == "unreachable" and missing.retry is not None
+        after: Line = [(", " if tried else ": ", link), *worst] if told else []
+        cells["worst"] = [(f"{one.state}{age}", link), *after]
+    elif link is not None:
+        age = f" {short_age_text(max(missing.seconds, 1.0))}" if away else ""
+        cells["state"] = [(f"{one.state}{age}", link)]
     if one.answered:
         cells |= _figures(one, token)
     return TableRow(one.key, cells, "muted", spans="worst")

@@ -211,7 +211,7 @@ def _of_devices(verdicts: Sequence[tuple[DeviceView, DeviceState]]) -> Iterable[
         if grade is None or verdict.word in (*HANGS, "filling"):  # the words on the job say it
             continue
         grade = Grade.TIGHT if verdict.word == "full" else grade
-        short = in_short(verdict.reason).removeprefix("the device has ")
+        short = in_short(verdict.reason)
         reason = f": {short}" if short else ""
         text, count = seen.get(grade, (f"GPU {device.definition.index} {verdict.word}{reason}", 0))
         seen[grade] = text, count + 1

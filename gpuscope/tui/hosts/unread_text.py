@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
 
+from ...store.view import History, HistoryOf, HostView
 from ...text import styled
 from ...text.styled import Line
+from ...text.width import cells as text_cells
+from ..cells import fit
+from ..charts.load_lanes import gpu_lanes
+from ..charts.load_strips import Lane
 from ..shell.keymap import key_of
 from ..theme import Glyphs
 from .rows import mark_of
@@ -47,3 +55,51 @@ def unread_lines(
     if not wrong:
         lines.append([(f"{glyphs.ok} ", "ok"), ("nothing", "muted")])
     return [styled.cut(line, cells) for line in lines]
+
+
+def lanes_of_hosts(
+    hosts: Sequence[tuple[str, HostView]],
+    history_of: Callable[[HostView], HistoryOf],
+    window: float,
+    rows: int,
+) -> list[Lane]:
+    """Return the load of the GPUs of these hosts with their names, in at most ``rows`` lanes.
+
+    Moments are seconds before the newest sample of each host, whose clocks differ. Where there are
+    more GPUs than rows, each host has one lane: the mean of its GPUs.
+    """
+    found: list[tuple[str, list[Lane]]] = []
+    width = max((text_cells(name) for name, _ in hosts), default=0)
+    for name, host in hosts:
+        lanes: list[Lane] = []
+        for device in host.devices:
+            if device.gone is None:
+                index = device.definition.index
+                label = f"{fit('' if lanes else name, width)}  GPU {index}"
+                (lane,) = gpu_lanes(history_of(host), host, [device], window, 1)
+                moved = _before_now(lane, host.sampled_seconds or 0.0)
+                lanes.append(replace(moved, label=label, first=not lanes))
+        found += [(name, lanes)] if lanes else []
+    if sum(len(lanes) for _, lanes in found) > rows:
+        return [Lane(name, _mean(lanes)) for name, lanes in found][:rows]
+    return [lane for _, lanes in found for lane in lanes]
+
+
+def _before_now(lane: Lane, now: float) -> Lane:
+    def shifted(moment: float | None) -> float | None:
+        return None if moment is None else moment - now
+
+    past = lane.history
+    history = History(tuple(second - now for second in past.seconds), past.values)
+    wasted, begins = shifted(lane.wasted_since), shifted(lane.begins)
+    return replace(lane, history=history, wasted_since=wasted, begins=begins)
+
+
+def _mean(lanes: Sequence[Lane]) -> History:
+    """Return the mean of the lanes of one host, which is sampled at one moment for all its GPUs."""
+    found = defaultdict[float, list[float]](list)
+    for lane in lanes:
+        for second, value in zip(lane.history.seconds, lane.history.values, strict=True):
+            if value is not None:
+                found[second].append(value)
+    return History(tuple(sorted(found)), tuple(fmean(found[second]) for second in sorted(found)))

@@ -97,6 +97,11 @@ class Fleet:
         """Return what to do first about what is wrong with a host, by the words for it."""
         return self._steps.get(one.key, {})
 
+    def host(self, key: str) -> HostView | None:
+        """Return a host as it was summed up last."""
+        known = self._known.get(key)
+        return known[0] if known is not None else None
+
     def findings(self, key: str) -> tuple[Finding, ...]:
         """Return what the rules find on a host, the worst first."""
         return self._findings.get(key, ())
@@ -153,7 +158,7 @@ class Fleet:
             known = self._known[host.key] = (
                 host,
                 words,
-                summarise(host, words, self._history_of(host), self._left(host.key), self._sent),
+                summarise(host, words, self.history_of(host), self._left(host.key), self._sent),
             )
         return known[2]
 
@@ -196,7 +201,7 @@ class Fleet:
                 break
         return changed
 
-    def _history_of(self, host: HostView) -> HistoryOf:
+    def history_of(self, host: HostView) -> HistoryOf:
         store = self._store()
         return no_history if store is None else partial(store.history, host.key)
 
@@ -208,7 +213,7 @@ class Fleet:
         if self._store() is None:
             return ()
         try:
-            runs = report.finish(live.examine(host, self._history_of(host)), table)
+            runs = report.finish(live.examine(host, self.history_of(host)), table)
             ends = report.finish(postmortem_end.examine(host, host.jobs), table)
         except Exception:  # a rule that fails must not end the screen
             log.exception("a rule failed")

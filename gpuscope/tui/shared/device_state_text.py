@@ -49,18 +49,19 @@ _CALL_HANGS = re.compile(r"(nvml\w+) has not returned for (.+)")
 _LINE = re.compile(r"(at \S+:\d+) in .*")
 _LEFT = re.compile(r"(.* left) of .*")
 _OF_STEPS = re.compile(r" of \d+ steps?$")
+_SUBJECT = re.compile(r"^the (?:device|GPU) has ")
 _ENDS = re.compile(r"out of memory in (.+?)(?:, .*)?")
 
 
 def in_short(reason: str) -> str:
     """Return a driver's reason with what matters first, for a narrow column.
 
-    The name of the call says least.
+    The name of the call says least, and whose reason it is stands before it.
     """
     if hangs := _CALL_HANGS.fullmatch(reason):
         return f"for {hangs[2]} in {hangs[1]}"
     failed = _CALL_FAILED.fullmatch(reason)
-    return failed[1] if failed else reason
+    return _SUBJECT.sub("", failed[1] if failed else reason)
 
 
 def why_unread(reason: str) -> str:
@@ -77,7 +78,7 @@ def in_shortest(reason: str) -> str:
         return f"for {hangs[2]}"
     if ends := _ENDS.fullmatch(reason):
         return f"{ends[1]} left"
-    short = in_short(reason).removeprefix("the device has ")
+    short = in_short(reason)
     short = _OF_STEPS.sub("", short.removesuffix(" in a collective"))
     return _LEFT.sub(r"\1", _LINE.sub(r"\1", short))
 

@@ -117,6 +117,9 @@ def lay_out(columns: Sequence[Column], width: int, gap: int = GAP) -> list[Place
     widths = {column.key: column.width for column in kept}
     spare = max(width - least(), 0)
     growing = [column for column in kept if column.flex > 0]
+    if least() > width and growing:  # else the frame cuts the last column without saying so
+        widest = max(growing, key=lambda column: column.width)
+        widths[widest.key] = max(widest.width - (least() - width), 1)
     while spare > 0 and growing:
         unit = sum(column.flex for column in growing)
         full = []
