@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -24,6 +26,8 @@ from gpuscope.wire import frames as f
 from tests.doctor.test_live import one, put
 from tests.fakes import clocks, jobs, paces, views
 from tests.fakes.views import GIB
+from tests.tui import snapshots
+from tests.tui.pilot import feed, in_loop, make_app, until
 
 
 def told(frames: list[f.Frame]) -> tuple[HostView, dict[str, Finding], str, str]:
@@ -98,6 +102,39 @@ def test_beside_the_wall_clock_a_wait_for_input_has_the_figure_of_its_row():
     assert share != "74 %"
     assert f"waits for data {share} of the {line.split.basis}" in notes
     assert share in found["live.input_bound"].title
+
+
+@in_loop
+async def test_between_two_looks_of_the_doctor_the_shares_are_those_of_its_findings():
+    """The doctor looks once a second; the screen is drawn with each sample."""
+    frames = one(80, **jobs.split(0.5, input=0.3))
+    app = make_app(frames)
+
+    def shares_and_findings() -> tuple[set[str], str]:
+        rows = [line for line in snapshots.text(app).splitlines() if "input" in line]
+        (found,) = (case.finding.title for case in app.session.doctor.cases)
+        return set(re.findall(r"(?:data|input|input-bound) (\d+) %", " ".join(rows))), found
+
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "input: waits for data 26 %", "input-bound 26 %")
+        app.session.doctor._next = float("inf")
+        sample = next(copy.deepcopy(x) for x in reversed(frames) if isinstance(x, f.Sample))
+        sample.q, sample.m = sample.q + 1, sample.m + int(5e8)
+        for values in sample.t:
+            for column, seconds in jobs.split(0.5, input=0.7).items():
+                values[1 + f.TRAINER_COLUMNS.index(column)] = seconds
+            values[1 + f.TRAINER_COLUMNS.index("step")] = 5000
+        feed(app, sample)
+        app.main.refresh_all()
+        await until(pilot, "5,000")
+        shares, found = shares_and_findings()
+        assert shares == {"26"}
+        assert "26 %" in found
+        app.session.doctor._next = 0.0
+        app.main.refresh_all()
+        shares, found = shares_and_findings()
+        assert shares == {"45"}, "in the very frame in which it was judged"
+        assert "45 %" in found
 
 
 def test_one_wait_for_input_has_one_figure_everywhere():

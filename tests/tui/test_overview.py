@@ -577,6 +577,8 @@ async def test_charts_that_come_while_the_program_ends_do_not_break_its_end():
     app = make_app(jobs.ranks(4))
     async with app.run_test(size=(140, 45)) as pilot:
         await until(pilot, "Devices", "Jobs")
+        while not app.screen.query(Charts):  # these come after the lists
+            await pilot.pause()
         charts = app.screen.query_one(Charts)
         app.exit()
         charts.choose([("sm", "vram"), ("power", "clock")])

@@ -122,7 +122,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         if not self.is_running:
             return
         self.refresh_frame()
-        if self.session.replay is not None:  # stopped or moved by whoever: the charts follow
+        waits = self.session.doctor.waits and self.session.paused_seconds is None
+        if waits or self.session.replay is not None:  # stopped or moved by whoever: charts follow
             self._draw()
         self._silence.heard(self.app)
 
@@ -200,25 +201,22 @@ class MainScreen(Screen[None], inherit_bindings=False):
         drawn = self.is_running and self.is_attached  # else somebody leaves
         if not drawn or self.tab not in self._panes or not self.pane.is_mounted:
             return
+        # First, so that the numbers and the findings of a frame are of one picture.
+        judged = self.session.host is not None and self.session.judge()
         host = self.session.host
         self._stale = any(getattr(one, "covers_all", False) for one in self.app.screen_stack)
         if not self._stale:
             self.pane.show(host)
-        if host is not None:
-            if not self._stale:
+            if host is not None:
                 self._draw_charts(host)
-            soon(self.app, self._judge)
+        if judged:
+            self.show_findings()
 
     def on_screen_resume(self) -> None:
         """Nothing covers the tabs any more: what they missed is drawn."""
         if self._stale:
             self._stale = False
             self.refresh_all()
-
-    def _judge(self) -> None:
-        """Let the doctor look at the picture once that is drawn: no number waits for it."""
-        if self.is_running and self.session.judge():
-            self.show_findings()
 
     def show_findings(self) -> None:
         """The doctor has looked, or learnt something aside."""

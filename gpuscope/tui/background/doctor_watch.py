@@ -20,6 +20,7 @@ from ...model.job_ends import NOTHING_SENT, End
 from .checks import Aside
 from .examined import examined
 from .finding_history import Case, FindingHistory, open_counts, sort_cases
+from .in_step import in_step
 from .unseen_deaths import DeadTrainer, UnseenDeaths
 from .view_state import ViewState
 
@@ -96,6 +97,10 @@ class DoctorWatch:
         self._asked = False
         self._gone: set[str] | None = None
         self._looked: HostView | None = None
+        self.waits = False
+        """Whether it is too early to look at the last picture."""
+        self._in_step: tuple[HostView, HostView, HostView] | None = None
+        """A picture, the one that was looked at, and what :meth:`in_step` has made of them."""
         self._next = 0.0
         self._host_key = ""
         self._preparing: asyncio.Task[None] | None = None
@@ -149,7 +154,8 @@ class DoctorWatch:
         now = time.monotonic()
         if self.table is None or host is self._looked:
             return False
-        if now < self._next and self._looked is not None:
+        self.waits = now < self._next and self._looked is not None
+        if self.waits:
             return False
         self._unseen.watched(ended_badly(host, self._stopped))
         self._looked = host
@@ -175,6 +181,16 @@ class DoctorWatch:
         self._unseen.watched(moment.ended if moment is not None else ())
         self.cost_seconds = recording.cost_seconds
         return True
+
+    def in_step(self, host: HostView) -> HostView:
+        """Return a picture of a live host whose shares of the time are those of the findings."""
+        if self._recording is not None or self._looked is None:
+            return host
+        before, looked, made = self._in_step or (None, None, host)
+        if before is not host or looked is not self._looked:
+            made = in_step(host, self._looked)
+            self._in_step = host, self._looked, made
+        return made
 
     @property
     def told(self) -> dict[str, LogEntry] | None:

@@ -126,8 +126,14 @@ class Session:
     def host(self) -> HostView | None:
         """The host that is looked at, None before there is one.
 
-        While the screen is paused, it is the host as it was then.
+        While the screen is paused, it is the host as it was then. Its shares of the time are those
+        of the findings.
         """
+        host = self._picture
+        return host if host is None or self._doctor is None else self._doctor.in_step(host)
+
+    @property
+    def _picture(self) -> HostView | None:
         if self._store is None:
             return None
         frozen = self.frozen_view.frozen
@@ -286,7 +292,7 @@ class Session:
         """
         if self.frozen_view.seconds is not None:
             return False
-        host = self.host
+        host = self._picture
         if host is not None and (host.trainers or host.devices):
             self.asker.look_back(host)
         doctor = self.doctor
@@ -372,16 +378,10 @@ class Session:
     def _how_again(self, key: str) -> str:
         from ..background.sources import Reconnecting
 
-        source = (
-            next((one for one in self.hosts.sources if one.key == key), None)
-            if self.hosts is not None
-            else None
-        )
-        return (
-            f". {key_of('connect_again')}: connect again"
-            if isinstance(source, Reconnecting)
-            else ""
-        )
+        sources = self.hosts.sources if self.hosts is not None else ()
+        source = next((one for one in sources if one.key == key), None)
+        again = isinstance(source, Reconnecting)
+        return f". {key_of('connect_again')}: connect again" if again else ""
 
     def next_host(self, by: int) -> None:
         """Look at the next of several hosts."""
