@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 from textual.strip import Strip
 
 from gpuscope.store.view import History
-from gpuscope.text.styled import Piece
 from gpuscope.text.units import GIB
 from gpuscope.tui.charts.axes import Heights
 from gpuscope.tui.charts.marks import Tick
@@ -23,10 +21,9 @@ from gpuscope.tui.charts.stacked import (
     StackedChart,
     _draw,
     _draw_line,
-    _edges,
     stack_columns,
 )
-from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE, UNREAD, Glyphs, Tokens
+from gpuscope.tui.theme import MONOCHROME, UNICODE, Glyphs, Tokens
 from tests.tui.snapshots import grid, run, text
 
 UP = UNICODE.up
@@ -79,95 +76,9 @@ def test_columns_stay_where_they_are_while_time_passes() -> None:
     assert later[:-2] == early[1:-1]
 
 
-SIZES = st.one_of(st.floats(0, 1), st.floats(0, 8), st.floats(0, 60))
-"""Of layers, in eighths of a cell."""
-
-
 def filled(top: float, rows: int) -> Heights:
     """Heights by which ``top`` fills so many rows without an axis below them."""
     return Heights(0, top, rows, 0, 0)
-
-
-def drawn_eighths(column: list[Piece]) -> dict[str, int]:
-    """How many eighths of cells each layer has in a column that was drawn."""
-    found: Counter[str] = Counter()
-    for glyph, spec in column:
-        front, _, back = spec.partition(" on ")
-        found[front] += UP.index(glyph)
-        if back:
-            found[back] += 8 - UP.index(glyph)
-    return found
-
-
-@given(st.lists(SIZES, max_size=5), st.integers(1, 24))
-@example([11, 2], 4)
-@example([5, 1], 4)
-@example([2.4, 2.4, 2.4], 1)
-def test_each_layer_has_its_share_of_a_column_to_half_a_cell(sizes: list[float], rows: int) -> None:
-    stack = tuple(zip(sizes, LAYERS, strict=False))
-    one, other = _draw([stack, tuple(stack)], rows, filled(rows * 8.0, rows), UNICODE)
-    assert one == other, "equal data, equal columns"
-    drawn, total = drawn_eighths(one), 0.0
-    thin = sum(size for size in sizes if size < 1)
-    for size, token in stack:
-        shown = min(total + size, rows * 8) - min(total, rows * 8)
-        assert abs(drawn[token] - shown) <= 4 + thin, token
-        total += size
-    height = sum(drawn[token] for token in LAYERS)
-    assert abs(height - min(total, rows * 8)) <= 3.5
-    if len(sizes) == 1:
-        assert abs(height - min(total, rows * 8)) <= 0.51, "one layer is exact to an eighth"
-
-
-@given(st.lists(SIZES, min_size=1, max_size=5), st.integers(1, 24))
-@example([50.0, 11.0, 4.0], 8)
-@example([4.0, 4.0, 4.0, 4.0, 4.0], 3)
-def test_without_colour_each_layer_has_its_share_of_whole_cells(
-    sizes: list[float], rows: int
-) -> None:
-    """None of half a cell or more is left out, and columns that are alike look alike."""
-    stack = tuple(zip(sizes, LAYERS, strict=False))
-    room = rows + len(sizes)  # for a cell more where each of the layers needs one
-    even, odd = _draw([stack, stack], room, filled(room * 8.0, room), MONOCHROME)
-    assert even == odd
-    thin = sum(size for size in sizes if size < 1)
-    if sum(sizes) > rows * 8:
-        return
-    for size, token in stack:
-        cells = even.count((MONOCHROME.fill(token), token))
-        assert abs(cells - size / 8) <= 1 + thin / 8, token
-        if size >= 4.5:
-            assert cells, token
-    blank = even.count((" ", "text"))
-    assert abs(room - blank - sum(sizes) / 8) <= 1.6
-
-
-@pytest.mark.parametrize("glyphs", [UNICODE, MONOCHROME])
-def test_a_thin_layer_stays_while_the_one_below_it_grows(glyphs: Glyphs) -> None:
-    """It is drawn wherever its edges fall, and the layer below never jumps above it."""
-    thin = 2.0 if glyphs is UNICODE else 6.0
-    grown = [((16 + n / 4, "allocated"), (thin, "cached")) for n in range(64)]
-    for stack in grown:
-        even, odd = _draw([stack, stack], 8, filled(64.0, 8), glyphs)
-        assert any("cached" in spec for _, spec in [*even, *odd])
-        for column in (even, odd):
-            tokens = [token for _, spec in column for token in dict.fromkeys(spec.split(" on "))]
-            kept = [token for token in tokens if token != "text"]
-            assert kept == sorted(kept)
-
-
-@given(st.lists(SIZES, min_size=2, max_size=5), st.integers(1, 3))
-@example([9.4, 1.1, 0.5, 1.0], 3)
-def test_a_part_of_less_than_an_eighth_is_never_as_tall_as_one_ten_times_its_size(
-    sizes: list[float], rows: int
-) -> None:
-    stack = tuple(zip(sizes, LAYERS, strict=False))
-    (column,) = _draw([stack], rows, Heights(0, rows * 8.0, rows + 1), UNICODE)
-    drawn = drawn_eighths(column)
-    for size, token in stack:
-        for other, large in stack:
-            if size < 1 and other >= 10 * size:
-                assert drawn[token] < drawn[large] or not drawn[token]
 
 
 SHARES = ([1.0], [0.6, 0.4], [0.5, 0.2, 0.15, 0.1, 0.05], [0.9, 0.04, 0.06])
@@ -220,35 +131,8 @@ def test_the_top_of_a_stack_is_between_the_ticks_that_its_value_is_between(
     run(One, body, 60, 20)
 
 
-def test_edges_are_clipped_at_the_capacity() -> None:
-    assert _edges(((100.0, "allocated"), (100.0, "cached")), 8 * 10 / 140, 80) == (
-        (57, "allocated"),
-        (80, "cached"),
-    )
-
-
-def test_a_boundary_inside_a_cell_shows_both_layers() -> None:
-    (column,) = _draw([((50.0, "allocated"), (50.0, "cached"))], 4, filled(100.0, 4), UNICODE)
-    assert column == [("█", "allocated on allocated")] * 2 + [("█", "cached on cached")] * 2
-    (column,) = _draw([((62.5, "allocated"), (37.5, "cached"))], 2, filled(100.0, 2), UNICODE)
-    assert column[1] == ("▂", "allocated on cached")
-
-
-@pytest.mark.parametrize("glyphs", [UNICODE, MONOCHROME, ASCII])
-def test_what_was_not_read_is_a_texture_and_never_a_fill(glyphs: Glyphs) -> None:
-    parts = ((3.4, "allocated"), (5.3, UNREAD), (1.2, "other"))
-    drawn = _draw([parts, ((9.9, UNREAD),)], 10, filled(10.0, 10), glyphs)
-    for column in drawn:
-        for glyph, style in column:
-            assert " on unread" not in style
-            assert (glyph == glyphs.sparse) is (style == UNREAD)
-    assert sum(style == UNREAD for _, style in drawn[0]) in (5, 6)
-    assert {style for _, style in drawn[1]} <= {UNREAD, "text"}
-    assert glyphs.fill(UNREAD) not in {glyphs.fill(token) for token in LAYERS}
-
-
 def test_without_colour_each_layer_has_its_glyph() -> None:
-    (column,) = _draw(
+    (column,), _ = _draw(
         [((50.0, "allocated"), (25.0, "cached"), (25.0, "other"))], 4, filled(100.0, 4), MONOCHROME
     )
     assert [glyph for glyph, _ in column] == ["█", "█", "▒", "⠶"]
@@ -414,7 +298,7 @@ LAYERS_BELOW = ("allocated", "cached")
 def of_a_peak(high: int, glyphs: Glyphs, tops: list[int]) -> list[list[tuple[str, str]]]:
     """Columns with the line of a peak, by the tops of allocated in eighths; cached ends at 48."""
     stacks = [tuple(zip((top, max(48 - top, 0)), LAYERS_BELOW, strict=True)) for top in tops]
-    drawn = _draw(stacks, 10, filled(10 * 8, 10), glyphs)
+    drawn, _ = _draw(stacks, 10, filled(10 * 8, 10), glyphs)
     _draw_line(drawn, high, glyphs)
     return drawn
 
@@ -437,11 +321,28 @@ def test_no_layer_stands_above_the_line_of_its_peak(high: int) -> None:
 
 def test_without_colour_the_line_of_a_peak_leaves_the_layers_to_be_seen() -> None:
     drawn = of_a_peak(20, MONOCHROME, [40] * 10)
-    assert [column[2][0] for column in drawn] == ["━"] * 10
+    assert "".join(column[2][0] for column in drawn) == "━███━███━█"
     (only,) = of_a_peak(44, MONOCHROME, [40])
     assert only[5] == (MONOCHROME.fill("cached"), "cached"), "the only cell of a layer"
     free = of_a_peak(70, MONOCHROME, [40] * 10)
     assert {column[8][0] for column in free} == {"━"}
+
+
+def test_the_line_of_a_peak_begins_where_its_process_does() -> None:
+    """What another one held before was more: it is no part of that peak."""
+
+    async def body(pilot: object) -> None:
+        chart = pilot.app.query_one(StackedChart)  # type: ignore[attr-defined]
+        layer = Layer("allocated", "allocated", [*[90 * GIB] * 61, *[10 * GIB] * 60])
+        peak = Peak(40.0 * GIB, "peak", since=30.0)
+        chart.show([layer], [n / 2 for n in range(121)], 60, 140 * GIB, peak=peak)
+        await pilot.pause()  # type: ignore[attr-defined]
+        rows = text(pilot.app).splitlines()  # type: ignore[attr-defined]
+        (line,) = (row for row in rows if "▔▔▔" in row or "▁▁▁" in row)
+        tall = next(row for row in rows if "███" in row).rstrip(" │").rindex("█")
+        assert 0 <= min(map(line.index, set(line) & set("▔▁"))) - tall <= 2
+
+    run(One, body, 60, 20)
 
 
 def test_the_line_of_a_peak_says_nothing_of_the_time_for_which_nothing_is_known() -> None:
@@ -478,14 +379,14 @@ def test_a_full_card_is_a_warning_beyond_95_percent() -> None:
 
 def test_layers_that_do_not_move_are_lines_where_each_has_a_cell_of_its_own() -> None:
     stack = ((60.0, "allocated"), (6.0, "cached"))
-    (column,) = _draw([stack], 16, filled(80.0, 16), UNICODE, still=True)
+    (column,), _ = _draw([stack], 16, filled(80.0, 16), UNICODE, still=True)
     lines = {row: token for row, (glyph, token) in enumerate(column) if glyph == UNICODE.bar}
     assert lines == {11: "allocated", 13: "cached"}
     assert {glyph for glyph, _ in column} == {UNICODE.bar, " "}, "no wall of colour"
     many = ((70.0, "allocated"), (1.2, "cached"), (1.2, "other"))
-    (close,) = _draw([many], 16, filled(80.0, 16), UNICODE, still=True)
+    (close,), _ = _draw([many], 16, filled(80.0, 16), UNICODE, still=True)
     assert UNICODE.bar not in {glyph for glyph, _ in close}, "two lines in one cell"
-    (mono,) = _draw([stack], 16, filled(80.0, 16), MONOCHROME, still=True)
+    (mono,), _ = _draw([stack], 16, filled(80.0, 16), MONOCHROME, still=True)
     assert MONOCHROME.fill("allocated") in {glyph for glyph, _ in mono}, "patterns need an area"
 
 

@@ -1,32 +1,32 @@
-"""This module draws the cells of a stack, and moves its edges so that each shows what is in it.
+"""This module draws the cells of a stack, and moves its edges so that each can be drawn.
 
-A cell has two colours, so it can show two layers; where the stack ends above it, the second
-colour is the empty ground, and it can show one. Without colour a cell shows one layer, and all
-edges are edges of cells. They are moved by as little as that takes, and no layer of an eighth of a
-cell or more is left out where it need not be, without colour none of half a cell.
+All edges are rounded from zero, none from the layer below it: the top is the total whatever lies
+below, and a layer that stays where it is is drawn where it was. A cell has two colours, so it can
+show two layers; where the stack ends inside it, the second colour is the empty ground, and it can
+show one. The upper half of the axis, on which a stack stands, shows one as well. Edges that share
+such a cell are moved, by less than half a cell; where that is not enough the smallest layer is
+drawn as a part of the larger one of those beside it. Without colour a cell shows one layer, and
+each edge is the nearest edge of a cell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate
 
 from ...text.styled import Line, Piece, merged
 from ..theme import UNREAD, Glyphs
 
+Stack = tuple[tuple[float, str], ...]
+"""One column, bottom up: (amount, token)."""
 Edges = tuple[tuple[int, str], ...]
-"""A column, bottom up: (top of a layer in eighths of a cell, token)."""
+"""A column, bottom up: (top of a layer in eighths above the lowest cell's lower edge, token)."""
 
 CELL, HALF = 8, 4
-REACH = 4
-"""Eighths by which an edge may move, besides to the nearest edges of cells."""
-ROUNDED_UP_FROM = 5
-"""Eighths of the topmost cell from which on it may be drawn full, and so with two layers."""
-MOST_OFF = 3
-"""Eighths by which a layer may be drawn too large or too small: with rounding half a cell."""
-TOO_FAR, LEFT_OUT, KEPT = 1000.0, 100.0, 1e6
-"""What an eighth beyond that costs, a layer that is not drawn, and one that always should be."""
+REACH = 3
+"""Eighths by which an edge may be moved: with the rounding to them less than half a cell."""
 
 
 def in_whole_cells(glyphs: Glyphs) -> bool:
@@ -34,106 +34,119 @@ def in_whole_cells(glyphs: Glyphs) -> bool:
     return bool(glyphs.patterns) or not glyphs.eighths
 
 
-@lru_cache(maxsize=4096)
-def fit_cells(edges: Edges, whole: bool = False, kept: str = "") -> Edges:
-    """Return the nearest stack whose layers can all be drawn.
+def edges_of(
+    stack: Stack, scale: float, zero: int, most: int, whole: bool = False, kept: str = ""
+) -> Edges:
+    """Return the edges of a column as they are drawn.
 
-    In each full cell it has one edge at most, in a topmost cell that is not full it has none,
-    and with ``whole`` all edges are edges of cells. A layer named ``kept`` is not left out.
+    An amount of 1 is ``scale`` eighths, and 0 is ``zero`` eighths high: half a cell where that is
+    the axis. Nothing is above ``most``. A layer with the token ``kept`` is always drawn. What is
+    less than an eighth is drawn with the larger one beside it, and nothing of a total that is.
     """
-    layers, start = [], 0
-    for end, token in edges:
-        if end > start:
-            layers.append((end, end - start, token))
-            start = end
-    if not layers:
+    layers = [(amount, token) for amount, token in stack if amount > 0]
+    if sum(amount for amount, _ in layers) * scale < 1:
         return ()
-    ends = [end for end, _, _ in layers]
-    if not whole and _can_be_drawn(ends):
-        return edges
-    found = min(
-        (_placed(layers, top, whole, kept) for top in _tops(start, whole)),
-        key=_cost,
-    )
-    return tuple((end, token) for end, (_, _, token) in zip(found[1], layers, strict=True))
-
-
-def _can_be_drawn(ends: list[int]) -> bool:
-    """Tell whether no cell has more edges than two colours show."""
-    if len(ends) > 1 and ends[-2] > ends[-1] // CELL * CELL:
-        return False
-    return not any(_share_a_cell(one, other) for one, other in pairwise(ends[:-1]))
-
-
-def _tops(top: int, whole: bool) -> list[int]:
-    """Return where a stack may end, in eighths."""
-    if whole:  # a cell more where each of the layers needs one
-        nearest = (top + HALF) // CELL * CELL
-        return [nearest, nearest + CELL]
-    below, over = top - top % CELL, -(-top // CELL) * CELL
-    return [top, over] if top - below >= ROUNDED_UP_FROM else [top]
-
-
-Placed = tuple[float, tuple[int, ...]]
-"""What it costs to draw layers with these tops."""
-
-
-def _placed(layers: list[tuple[int, int, str]], top: int, whole: bool, kept: str) -> Placed:
-    """Return the tops of layers that cost the least, in a stack that ends at ``top``."""
-    off = top - layers[-1][0]
-    best: dict[int, Placed] = {0: (float(off * off), ())}
-    for at, (end, size, token) in enumerate(layers):
-        left_out = KEPT if token == kept else LEFT_OUT
-        ends = {top} if at == len(layers) - 1 else _ends(end, top, whole)
-        best = {
-            place: min(
-                (
-                    (cost + _off(place - before, size, left_out), (*path, place))
-                    for before, (cost, path) in best.items()
-                    if before <= place and not _share_a_cell(before, place)
-                ),
-                key=_cost,
-                default=(float("inf"), ()),
-            )
-            for place in sorted(ends)
-        }
-        best = {place: found for place, found in best.items() if found[1]}
-    return best[top]
-
-
-def _ends(end: int, top: int, whole: bool) -> set[int]:
-    """Return where a layer that ends at ``end`` may be drawn to end."""
+    while len(layers) > 1:
+        thin = min(
+            (n for n, (_, token) in enumerate(layers) if token != kept), key=_size_in(layers)
+        )
+        if layers[thin][0] * scale >= 1:
+            break
+        layers = _joined(layers, thin)
+    # the sums of bytes are exact: the same total has the same top; and 3.99999999 eighths are 4
+    sums = accumulate(amount for amount, _ in layers)
+    ends = [round(zero + amount * scale, 6) for amount in sums]
+    named = [token for _, token in layers]
     if whole:
-        below = min(end, top) // CELL * CELL
-        return {max(below - CELL, 0), below, min(below + CELL, top)}
-    last = top - top % CELL  # above there is no second colour
-    below = min(end, top) // CELL * CELL
-    found = {below, min(below + CELL, top), top} if top - end <= CELL else {below, below + CELL}
-    found.update(range(max(end - REACH, 0), min(end + REACH, last) + 1))
-    return found
+        return _in_whole_cells([min(_nearest(end, zero), most) for end in ends], named, kept)
+    rounded = [min(math.floor(end + 0.5), most) for end in ends]
+    if zero:  # the axis is filled or not
+        rounded[-1] = max(rounded[-1], CELL)
+    return fit_cells(tuple(zip(rounded, named, strict=True)), zero, kept)
 
 
-def _share_a_cell(one: int, other: int) -> bool:
-    """Tell whether two edges lie inside the same cell, and apart."""
-    return one != other and bool(one % CELL and other % CELL) and one // CELL == other // CELL
+def _nearest(end: float, zero: int) -> int:
+    """Return the edge of a cell that is the nearest, or ``zero`` on the axis."""
+    if zero and end < CELL:
+        return zero if end < (zero + CELL) / 2 else CELL
+    return math.floor(end / CELL + 0.5) * CELL
 
 
-def _off(drawn: int, size: int, left_out: float) -> float:
-    """Return what it costs to draw so much of a layer of ``size``: most where it is small."""
-    off = abs(drawn - size)
-    beyond = max(off - MOST_OFF, 0) * TOO_FAR
-    return off * off / (size + 1) + beyond + (0.0 if drawn else left_out)
+def _in_whole_cells(ends: list[int], named: list[str], kept: str) -> Edges:
+    """Return these edges of cells, with one cell at least for what is ``kept`` on top."""
+    if named[-1] == kept:
+        ends = [*(min(end, ends[-1] - CELL) for end in ends[:-1]), ends[-1]]
+    return tuple(zip(ends, named, strict=True))
 
 
-def _cost(placed: Placed) -> float:
-    return placed[0]
+@lru_cache(maxsize=4096)
+def fit_cells(edges: Edges, zero: int = 0, kept: str = "") -> Edges:
+    """Return the nearest edges that can be drawn, of as many of the layers as possible."""
+    ends, named = [end for end, _ in edges], [token for _, token in edges]
+    found = _placed(ends, zero, named[-1] == kept)
+    if found:
+        return tuple(zip(found, named, strict=True))
+    sizes = [end - start for end, start in zip(ends, (zero, *ends), strict=False)]
+    layers = [(float(size), token) for size, token in zip(sizes, named, strict=True)]
+    others = sorted((n for n in range(len(layers)) if named[n] != kept), key=_size_in(layers))
+    fewer = [_edges_of(_joined(layers, n), zero) for n in others]
+    helps = (one for one in fewer if _placed([end for end, _ in one], zero, one[-1][1] == kept))
+    return fit_cells(next(helps, fewer[0]), zero, kept)
 
 
-def cell_of(edges: Edges, bottom: int, glyphs: Glyphs) -> Piece:
-    """Return the cell ``bottom`` eighths above zero, of a stack that fits into cells."""
+def _edges_of(layers: list[tuple[float, str]], zero: int) -> Edges:
+    ends = accumulate((size for size, _ in layers), initial=zero)
+    return tuple((int(end), token) for end, (_, token) in zip(list(ends)[1:], layers, strict=True))
+
+
+def _size_in(layers: list[tuple[float, str]]) -> Callable[[int], float]:
+    return lambda number: layers[number][0]
+
+
+def _joined(layers: list[tuple[float, str]], thin: int) -> list[tuple[float, str]]:
+    """Return layers of which one has become a part of the larger one beside it."""
+    beside = [n for n in (thin - 1, thin + 1) if 0 <= n < len(layers)]
+    other = max(beside, key=_size_in(layers))
+    first, last = min(thin, other), max(thin, other)
+    whole = (layers[thin][0] + layers[other][0], max(layers[thin], layers[other])[1])
+    return [*layers[:first], whole, *layers[last + 1 :]]
+
+
+def _placed(ends: list[int], zero: int, kept: bool) -> tuple[int, ...]:
+    """Return the nearest places of these edges, the last of which stays; none where it has none.
+
+    Each full cell has one edge inside it at most; a topmost cell that is not full, and the axis,
+    have none. With ``kept`` the edge below the topmost layer may lie further off.
+    """
+    top = ends[-1]
+    paths: dict[int, tuple[int, tuple[int, ...]]] = {zero: (0, ())}
+    for number, end in enumerate(ends):
+        last = number == len(ends) - 1
+        places = [top] if last else range(end - REACH, min(end + REACH, top - 1) + 1)
+        if kept and number == len(ends) - 2:
+            places = [(top - 1) // CELL * CELL]
+        reached: dict[int, tuple[int, tuple[int, ...]]] = {}
+        for place in places:
+            inside = bool(place % CELL) and not last
+            if inside and (place > top // CELL * CELL or place < CELL * bool(zero)):
+                continue
+            before = [
+                path
+                for at, path in paths.items()
+                if at < place and not (place % CELL and at % CELL and at // CELL == place // CELL)
+            ]
+            if before:
+                cost, path = min(before)
+                reached[place] = cost + (place - end) ** 2, (*path, place)
+        paths = reached
+    return paths[top][1] if top in paths else ()
+
+
+def cell_of(edges: Edges, bottom: int, glyphs: Glyphs, zero: int = 0) -> Piece:
+    """Return the cell that begins ``bottom`` eighths high, of a stack that begins at ``zero``."""
     shares = [
         (min(end, bottom + 8) - bottom, token)
-        for start, (end, token) in zip((0, *(end for end, _ in edges)), edges, strict=False)
+        for start, (end, token) in zip((zero, *(end for end, _ in edges)), edges, strict=False)
         if start < bottom + 8 and end > max(start, bottom)
     ]
     if not shares:
@@ -154,23 +167,22 @@ def cell_of(edges: Edges, bottom: int, glyphs: Glyphs) -> Piece:
     return glyphs.up[8], f"{token} on {token}"
 
 
-def feet_of(columns: Sequence[Line], glyphs: Glyphs) -> dict[int, str]:
-    """Return the colour in which each of these columns stands on the axis, if it is filled."""
-    filled = () if in_whole_cells(glyphs) else glyphs.up[1:]
-    return {
-        at: column[0][1].partition(" on ")[0]
-        for at, column in enumerate(columns)
-        if column[0][0] in filled
-    }
+def foot_of(edges: Edges, zero: int) -> str:
+    """Return the token of what stands on the axis, "" where nothing does."""
+    found = next((token for end, token in edges if end > zero), "") if zero else ""
+    return "" if found == UNREAD else found
 
 
 def on_feet(axis: Line, feet: Mapping[int, str], margin: int, glyphs: Glyphs) -> Line:
     """Return the axis with the part of its row above its line filled where a stack stands on it.
 
-    The line is 0 and runs through the middle of the row.
+    The line is 0 and runs through the middle of the row. Without parts of cells all is filled.
     """
     chars = [(char, spec) for text, spec in axis for char in text]
+    whole = in_whole_cells(glyphs)
     return merged(
-        (glyphs.upper, feet[at]) if at in feet and char in "─┬" else (char, spec)
+        (glyphs.fill(feet[at]) if whole else glyphs.upper, feet[at])
+        if at in feet and char in "─┬"
+        else (char, spec)
         for at, (char, spec) in enumerate(chars, -margin)
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 
 from textual.strip import Strip
@@ -21,11 +20,13 @@ from ..theme import UNREAD, Glyphs, Tokens
 from .axes import Heights, even_ticks, mark_unknown, nominal, time_axis
 from .bins import Bins, first_at, hold_seconds
 from .cell_fit import (
+    CELL,
     HALF,
     Edges,
+    Stack,
     cell_of,
-    feet_of,
-    fit_cells,
+    edges_of,
+    foot_of,
     in_whole_cells,
     on_feet,
 )
@@ -50,10 +51,14 @@ class Layer:
 
 
 class Peak(NamedTuple):
-    """A line across the chart at an amount of bytes, named in the legend."""
+    """A line across the chart at an amount of bytes, named in the legend.
+
+    It begins at the moment ``since``: before, others may have held more.
+    """
 
     value: float
     label: str
+    since: float = -math.inf
 
 
 NO_STEPS = History()
@@ -71,9 +76,7 @@ LEGEND = (
 """The events that have no label of their own."""
 WARNING = "warn"
 BAR_CELLS = 4
-"""A line along the top of a layer that is itself a line is drawn in one cell of this many."""
-Stack = tuple[tuple[float, str], ...]
-"""One column, bottom up: (amount, token)."""
+"""A line through a layer's pattern, or along its top that is a line, has one cell of so many."""
 
 
 class StackedChart(TimedChart):
@@ -226,15 +229,15 @@ class StackedChart(TimedChart):
         }
         warned = self._top * NEARLY_FULL if self._warns else math.inf
         still = bool(courses) and under and not any(one.moves for one in self._courses)
-        columns = _draw(stacks, rows, heights, tokens.glyphs, warned, still)
-        feet = feet_of(columns, tokens.glyphs) if under else {}
+        now = self._now if self._now is not None else self._seconds[-1]
+        bins = Bins.ending(now, self._window, inner)
+        columns, feet = _draw(stacks, rows, heights, tokens.glyphs, warned, still)
         if self._peak is not None and 0 < self._peak.value <= top:
             high = (heights.of(self._peak.value) - under) * 8
-            _draw_line(columns, max(math.ceil(high) - 1, 0), tokens.glyphs)
+            from_column = bins.index(max(self._peak.since, bins.start))
+            _draw_line(columns, max(math.ceil(high) - 1, 0), tokens.glyphs, from_column)
         lines = []
         if courses:
-            now = self._now if self._now is not None else self._seconds[-1]
-            bins = Bins.ending(now, self._window, inner)
             drawn = course_lines(
                 self._courses, courses, bins, now, margin + 1, self.said, tokens.glyphs
             )
@@ -401,28 +404,35 @@ def _draw(
     glyphs: Glyphs,
     warned: float = math.inf,
     still: bool = False,
-) -> list[Line]:
-    """Return the cells of each column, bottom up, without that of the axis.
+) -> tuple[list[Line], dict[int, str]]:
+    """Return the cells of each column, bottom up, without that of the axis, and what is on that.
 
     Equal columns are drawn once; what lies before the first one stays blank. What a column has
     beyond ``warned`` has the colour of a warning. Where all is ``still``, only the top of each
     layer is drawn, as far as that tells them apart.
     """
-    whole, hidden = in_whole_cells(glyphs), HALF if heights.rows > rows else 0
+    whole, under = in_whole_cells(glyphs), heights.rows - rows
+    zero, most = under * HALF, heights.rows * CELL
     gap = [(glyphs.unknown, "faint")] + [(" ", "text")] * (rows - 1)
-    drawn: dict[Edges | None, Line] = {None: gap}
+    drawn: dict[Edges | None, tuple[Line, str]] = {None: (gap, "")}
     first = next((place for place, stack in enumerate(stacks) if stack is not None), len(stacks))
-    columns = [[(" ", "text")] * rows] * first
-    for stack in stacks[first:]:
+    columns, feet = [[(" ", "text")] * rows] * first, {}
+    for place, stack in enumerate(stacks[first:], first):
         if stack is not None and sum(amount for amount, _ in stack) > warned:
             stack = _warn_beyond(stack, warned)
-        edges = None if stack is None else _edges(stack, heights.each * 8, rows * 8, hidden)
+        edges = None
+        if stack is not None:
+            edges = edges_of(stack, heights.each * CELL, zero, most, whole, WARNING)
         if edges not in drawn:
-            fitted = fit_cells(edges or (), whole, WARNING)
-            lines = _tops(fitted, rows, glyphs) if still and not whole else None
-            drawn[edges] = lines or [cell_of(fitted, row * 8, glyphs) for row in range(rows)]
-        columns.append(drawn[edges])
-    return columns
+            cells = range(under * CELL, most, CELL)
+            lines = _tops(edges or (), rows, under, glyphs) if still and not whole else None
+            filled = [cell_of(edges or (), cell, glyphs, zero) for cell in cells]
+            drawn[edges] = (lines, "") if lines else (filled, foot_of(edges or (), zero))
+        column, foot = drawn[edges]
+        columns.append(column)
+        if foot:
+            feet[place] = foot
+    return columns, feet
 
 
 def _warn_beyond(stack: Stack, limit: float) -> Stack:
@@ -434,21 +444,22 @@ def _warn_beyond(stack: Stack, limit: float) -> Stack:
     return (*kept, (total - limit, WARNING))
 
 
-def _draw_line(columns: list[Line], high: int, glyphs: Glyphs) -> None:
-    """A line across all columns of which something is known, ``high`` eighths above the axis.
+def _draw_line(columns: list[Line], high: int, glyphs: Glyphs, first: int = 0) -> None:
+    """A line from column ``first`` on, where anything is known, ``high`` eighths above the axis.
 
     It is at the edge of a cell that is nearer, so that no layer below it seems to pass it. Without
     parts of cells it takes whole ones, but none that is the only one of its layer.
     """
     row, low = high // 8, high % 8 < HALF
-    for place, column in enumerate(columns):
+    whole = in_whole_cells(glyphs)
+    for place, column in enumerate(columns[first:], first):
         glyph, spec = column[row]
         if column[0][0] == glyphs.unknown:
             continue
-        if glyph == glyphs.bar and place % BAR_CELLS:
-            continue  # between two of these the top of the layer is still seen
+        if (glyph == glyphs.bar or (whole and glyph != " ")) and place % BAR_CELLS:
+            continue  # between two of these the layer is still seen
         line, style = glyphs.up[1] if low else glyphs.high, "text"
-        if in_whole_cells(glyphs):
+        if whole:
             if glyph != " " and sum(other == spec for _, other in column) == 1:
                 continue
             line = glyphs.dashes
@@ -460,27 +471,9 @@ def _draw_line(columns: list[Line], high: int, glyphs: Glyphs) -> None:
         columns[place] = [*column[:row], (line, style), *column[row + 1 :]]
 
 
-def _edges(stack: Stack, scale: float, most: int, hidden: int = 0) -> Edges:
-    """Return the tops in eighths of a cell, above ``hidden`` eighths that are not drawn.
-
-    A part of less than an eighth is drawn with the next one: a cell that it had for itself would
-    make it as tall as parts of many times its size. Of any other part an eighth is seen at least.
-    """
-    least = min(1 / scale, max((amount for amount, _ in stack), default=0.0))
-    shown = [at for at, (amount, token) in enumerate(stack) if amount >= least or token == WARNING]
-    sums = list(accumulate(amount for amount, _ in stack))
-    edges, end = [], 0
-    for at in shown:
-        total = math.floor((sums[-1] if at == shown[-1] else sums[at]) * scale + 0.5)
-        seen = min(total, end + 1, most if stack[at][1] == WARNING else HALF)
-        end = max(min(total, most) - hidden, seen, end)
-        edges.append((end, stack[at][1]))
-    return tuple(edges)
-
-
-def _tops(edges: Edges, rows: int, glyphs: Glyphs) -> Line | None:
+def _tops(edges: Edges, rows: int, under: int, glyphs: Glyphs) -> Line | None:
     """Return a column with a line at the top of each layer; None where two share a cell."""
-    tops = {max(end - 1, 0) // 8: token for end, token in edges if end > 0}
+    tops = {max((end - 1) // CELL - under, 0): token for end, token in edges}
     if len(tops) < len(edges) or {WARNING, UNREAD} & {*tops.values()}:
         return None
     return [(glyphs.bar, tops[row]) if row in tops else (" ", "text") for row in range(rows)]

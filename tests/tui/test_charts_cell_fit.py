@@ -1,0 +1,188 @@
+"""Stacks in cells: every edge is where its sum is, to half a cell, whatever lies below it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import accumulate
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gpuscope.text.styled import Piece
+from gpuscope.text.units import GIB
+from gpuscope.tui.charts.axes import Heights
+from gpuscope.tui.charts.cell_fit import CELL, HALF, Stack, edges_of
+from gpuscope.tui.charts.stacked import WARNING, _draw
+from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE, UNREAD, Glyphs
+
+LAYERS = ("allocated", "cached", "outside", "other", "driver", "series7")
+LOOKS = [UNICODE, MONOCHROME, ASCII]
+SIZES = st.one_of(st.floats(0, 1), st.floats(0, 8), st.floats(0, 60))
+"""Of layers, in eighths of a cell."""
+STACKS = st.lists(SIZES, min_size=1, max_size=len(LAYERS))
+
+
+def drawn_edges(stack: Stack, rows: int, axis: bool, glyphs: Glyphs) -> list[tuple[float, str]]:
+    """Where each colour of a drawn column ends, in eighths above 0, and its token."""
+    heights = Heights(0, rows * 8.0 + axis * HALF, rows + axis, HALF / CELL * axis, 0)
+    (column,), feet = _draw([stack], rows, heights, glyphs)
+    assert len(column) == rows
+    parts: list[tuple[float, str]] = [(HALF, feet[0])] if feet else []
+    parts += [part for cell in column for part in parts_of(cell, glyphs)]
+    return ended(parts, 0.0 if feet or not axis else float(HALF))
+
+
+def parts_of(cell: Piece, glyphs: Glyphs) -> list[tuple[float, str]]:
+    """The eighths of a cell that belong to each token, from below."""
+    glyph, spec = cell
+    front, _, back = spec.partition(" on ")
+    if glyph == " ":
+        return []
+    if glyph not in UNICODE.up or glyphs is not UNICODE:
+        return [(8, front)]
+    filled = UNICODE.up.index(glyph)
+    return [(filled, front), (8 - filled, back)] if back else [(filled, front)]
+
+
+def ended(parts: list[tuple[float, str]], start: float) -> list[tuple[float, str]]:
+    ends: list[tuple[float, str]] = []
+    for size, token in parts:
+        start += size
+        if size and ends and ends[-1][1] == token:
+            ends[-1] = (start, token)
+        elif size:
+            ends.append((start, token))
+    return ends
+
+
+@pytest.mark.parametrize("glyphs", LOOKS, ids=["colour", "monochrome", "ascii"])
+@given(sizes=STACKS, rows=st.integers(1, 24), axis=st.booleans())
+@example(sizes=[5.1, 1.4], rows=12, axis=True)
+@example(sizes=[2.4, 2.4, 2.4], rows=1, axis=False)
+def test_every_edge_is_where_its_sum_is_to_half_a_cell(
+    glyphs: Glyphs, sizes: list[float], rows: int, axis: bool
+) -> None:
+    stack = tuple(zip(sizes, LAYERS, strict=False))
+    room = rows * 8.0 + axis * HALF
+    sums = [min(total, room) for total in accumulate(sizes)]
+    edges = drawn_edges(stack, rows, axis, glyphs)
+    top = edges[-1][0] if edges else 0.0
+    assert abs(top - sums[-1]) <= HALF + 1e-6
+    for edge, _ in edges:
+        assert min(abs(edge - total) for total in sums) <= HALF + 1e-6, edges
+    drawn = [token for _, token in edges]
+    assert drawn == sorted(drawn, key=LAYERS.index), "in their order, each once"
+    if glyphs is UNICODE and sums[-1] >= 4.5:
+        assert abs(top - sums[-1]) <= 0.51, "the total is exact to an eighth"
+
+
+@pytest.mark.parametrize("glyphs", LOOKS, ids=["colour", "monochrome", "ascii"])
+@given(st.lists(st.integers(0, 60 * GIB), min_size=2, max_size=6), st.integers(1, 41))
+def test_the_same_total_has_the_same_top_however_it_is_divided(
+    glyphs: Glyphs, parts: list[int], rows: int
+) -> None:
+    heights = Heights(0, 400.0 * GIB, rows + 1, HALF / CELL)
+    one, other = ((sum(parts), "driver"),), tuple(zip(parts, LAYERS, strict=False))
+    columns, feet = _draw([one, other], rows, heights, glyphs)
+    tops = [[glyph for glyph, _ in column if glyph != " "] for column in columns]
+    assert len(tops[0]) == len(tops[1])
+    assert (0 in feet) == (1 in feet)
+    if glyphs is UNICODE:
+        assert tops[0][-1:] == tops[1][-1:] or tops[0][-1] == "█"
+
+
+@given(sizes=STACKS, rows=st.integers(1, 24), axis=st.booleans())
+@example(sizes=[5.1, 1.4], rows=12, axis=True)
+def test_no_layer_is_drawn_in_place_of_a_larger_one(
+    sizes: list[float], rows: int, axis: bool
+) -> None:
+    """What is left out is thin, and less than one beside it that is drawn."""
+    sizes = [size for size in sizes if size]
+    stack = tuple(zip(sizes, LAYERS, strict=False))
+    if sum(sizes) > rows * 8:
+        return
+    tokens = {token for _, token in drawn_edges(stack, rows, axis, UNICODE)}
+    for size, token in stack:
+        if token not in tokens and sum(sizes) >= 1:
+            assert size <= HALF + 0.5, (size, token, tokens)
+            assert max(sizes) >= size
+    if tokens:
+        largest = max(stack)
+        assert largest[1] in tokens or largest[0] <= HALF + 0.5
+
+
+@given(st.lists(SIZES, min_size=1, max_size=5), st.integers(1, 24))
+def test_without_colour_a_layer_of_a_cell_is_always_seen(sizes: list[float], rows: int) -> None:
+    stack = tuple(zip(sizes, LAYERS, strict=False))
+    if sum(sizes) > rows * 8:
+        return
+    seen = Counter(token for _, token in drawn_edges(stack, rows, False, MONOCHROME))
+    assert all(seen[token] for size, token in stack if size >= CELL + 1)
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, MONOCHROME])
+@given(held=st.floats(0, 60))
+def test_an_edge_that_does_not_move_is_drawn_as_flat(glyphs: Glyphs, held: float) -> None:
+    """What is below it may come and go: 3 of 4 layers end at the same sum."""
+    below = (held, "allocated"), (60 - held, "cached")
+    edges = drawn_edges((*below, (11.3, "outside")), 12, True, glyphs)
+    assert edges[-1] == ((71, "outside") if glyphs is UNICODE else (68, "outside"))
+    border = next((end for end, token in edges[::-1] if token != "outside"))
+    assert border == 60
+
+
+@pytest.mark.parametrize("thin", [1.5, 3.0])
+def test_a_thin_layer_between_others_stays_while_the_one_below_it_grows(thin: float) -> None:
+    for n in range(128):
+        stack = ((16 + n / 4, "allocated"), (thin, "cached"), (9.0, "outside"))
+        assert "cached" in {token for _, token in drawn_edges(stack, 12, True, UNICODE)}
+
+
+def test_the_larger_of_two_thin_layers_is_drawn_at_every_size() -> None:
+    """Also where the axis hides half a cell of it."""
+    for each in range(1, 200):
+        edges = drawn_edges(
+            ((1.79 * each / 8, "cached"), (0.49 * each / 8, "other")), 8, True, UNICODE
+        )
+        tokens = [token for _, token in edges]
+        assert tokens in ([], ["cached"], ["cached", "other"]), each
+        assert tokens or 2.28 * each / 8 < 1
+
+
+@pytest.mark.parametrize("glyphs", LOOKS, ids=["colour", "monochrome", "ascii"])
+@given(below=st.floats(1, 70), beyond=st.floats(1, 10))
+def test_a_warning_is_never_left_out(glyphs: Glyphs, below: float, beyond: float) -> None:
+    stack = ((below / 2, "allocated"), (below / 2, "cached"), (beyond, WARNING))
+    whole = glyphs is not UNICODE
+    edges = edges_of(stack, 1.0, HALF, 88, whole, WARNING)
+    if edges[-1][0] > CELL:
+        assert edges[-1][1] == WARNING
+        assert len(edges) == 1 or edges[-1][0] > edges[-2][0]
+
+
+def test_a_boundary_inside_a_cell_shows_both_layers() -> None:
+    heights = Heights(0, 100.0, 4, 0, 0)
+    (column,), _ = _draw([((50.0, "allocated"), (50.0, "cached"))], 4, heights, UNICODE)
+    assert column == [("█", "allocated on allocated")] * 2 + [("█", "cached on cached")] * 2
+    heights = Heights(0, 100.0, 2, 0, 0)
+    (column,), _ = _draw([((62.5, "allocated"), (37.5, "cached"))], 2, heights, UNICODE)
+    assert column[1] == ("▂", "allocated on cached")
+
+
+def test_edges_are_clipped_at_the_capacity() -> None:
+    stack = ((100.0, "allocated"), (100.0, "cached"))
+    assert edges_of(stack, 8 * 10 / 140, 0, 80) == ((57, "allocated"), (80, "cached"))
+
+
+@pytest.mark.parametrize("glyphs", LOOKS)
+def test_what_was_not_read_is_a_texture_and_never_a_fill(glyphs: Glyphs) -> None:
+    parts = ((3.4, "allocated"), (5.3, UNREAD), (1.2, "other"))
+    drawn, _ = _draw([parts, ((9.9, UNREAD),)], 10, Heights(0, 10.0, 10, 0, 0), glyphs)
+    for column in drawn:
+        for glyph, style in column:
+            assert " on unread" not in style
+            assert (glyph == glyphs.sparse) is (style == UNREAD)
+    assert sum(style == UNREAD for _, style in drawn[0]) in (5, 6)
+    assert {style for _, style in drawn[1]} <= {UNREAD, "text"}
+    assert glyphs.fill(UNREAD) not in {glyphs.fill(token) for token in LAYERS}
