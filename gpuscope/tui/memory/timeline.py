@@ -58,14 +58,13 @@ def timeline(
 
     The shortest ``window`` is shorter as long as less is known.
     """
-    peak = None
+    top = None
     if (entity := device or allocator) is not None:
         window = shown_seconds(session, host, entity, COLUMN_OF[device is not None], window)
     if device is not None:
         layers, seconds = device_layers(session.history, host, device, window)
         capacity = device.definition.total_bytes
         top = allocator.number("peak_allocated_bytes") if allocator else None
-        peak = Peak(top, "peak since the start") if top else None
     else:
         process = trainer.process if trainer is not None else None
         layers, seconds = process_layers(session.history, process, allocator, window)
@@ -75,6 +74,7 @@ def timeline(
     if device is not None:
         ids |= {a.id for a in device.allocators}
     own = session.history(allocator.id, "allocated_bytes", window) if allocator else History()
+    since = own.seconds[0] if own.seconds else -inf
     return Timeline(
         layers,
         seconds,
@@ -82,7 +82,7 @@ def timeline(
         float(capacity) if capacity else None,
         (*beginning(own, seconds, trainer), *ticks(host.marks, ids)),
         steps,
-        peak,
+        Peak(top, "peak since the start", since) if top else None,
     )
 
 
