@@ -205,7 +205,6 @@ class Glyphs(NamedTuple):
     hatch: str = "░"  # a load that is no progress
     sparse: str = "⠢"  # what nobody has read
     about: str = "≈"
-    area: str = "·"  # below a line, where no colour can be mixed with the ground
     opened: str = "▾"
     closed: str = "▸"
     eighths: bool = True
@@ -252,11 +251,11 @@ MONOCHROME: Final = Glyphs(
     },
     lines=(
         ("braille", "⣀⣀"),
-        ("dashes", "⣀ ⣀"),
-        ("dots", "⡀⡀"),
-        ("long dashes", "⣀⣀⣀ ⣀"),
-        ("far dots", "⡀ ⡀"),
-        ("far dashes", "⣀   ⣀"),
+        ("○", "○○"),
+        ("━", "━━"),
+        ("×", "××"),
+        ("+", "++"),
+        ("=", "=="),
     ),
 )
 ASCII: Final = Glyphs(
@@ -291,7 +290,6 @@ ASCII: Final = Glyphs(
     sparse=",",
     idling=":",
     about="~",
-    area=".",
     opened="-",
     closed="+",
     eighths=False,

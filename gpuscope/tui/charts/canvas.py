@@ -5,47 +5,22 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ...text.styled import Line, merged
 from .axes import Heights
 
 BRAILLE = "braille"
 """The marker that draws with dots."""
-DASHES = {
-    BRAILLE: (1, 1), "dashes": (4, 2), "long dashes": (8, 6), "dots": (2, 1),
-    "far dashes": (8, 2), "far dots": (4, 1),
-}  # fmt: skip
-"""Markers that draw with dots: of how many dots along the line how many are drawn. They stay where
-they are while the line moves.
-"""
 _DOTS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
 """The bit of a dot in its character, by row from below and column."""
 LOWER_HALF = sum(left | right for left, right in _DOTS[:2])
 _BLANK = 0x2800
-PASSED = 8
-"""Dots that a line of dashes passes without drawing them are kept so many bits higher."""
-_ALL = 0xFF
 TURN = 4
-"""Cells side by side that a line has of those that it shares: each kind of dashes is known in so
-many.
-"""
+"""Cells side by side that a line has of those that it shares."""
 HALF_A_DOT = 1 / 8
 """In rows: the middle of the lowest dots lies so far above the lower edge."""
 
 Place = tuple[int, int]
-
-
-class Area(NamedTuple):
-    """How the area below a line is drawn: in a tint of its colour, or without one in a glyph."""
-
-    glyph: str
-    foot: str = ""
-    """The upper half of a cell, in which a tinted area stands on an axis below the plot."""
-
-    @property
-    def tinted(self) -> bool:
-        return self.glyph == " "
 
 
 class Canvas:
@@ -63,7 +38,7 @@ class Canvas:
     def begin(self, token: str, marker: str) -> None:
         """Begin the next line, in the colour of ``token``.
 
-        ``marker`` is one of :data:`DASHES` or a character.
+        ``marker`` is :data:`BRAILLE` or a character.
         """
         self._lines.append((token, marker, {}))
 
@@ -83,8 +58,7 @@ class Canvas:
 
     def add(self, xs: Sequence[int], ys: Sequence[int]) -> None:
         """Add an unbroken stretch of the line, through these dots."""
-        _, marker, dots = self._lines[-1]
-        every, drawn = DASHES.get(marker, (1, 1))
+        dots = self._lines[-1][2]
         lines = zip(xs, ys, [*xs[1:], *xs[-1:]], [*ys[1:], *ys[-1:]], strict=True)
         for x, y, x_next, y_next in lines:
             across, up = abs(x_next - x), abs(y_next - y)
@@ -93,8 +67,6 @@ class Canvas:
             for step in range(steps):
                 at_x, at_y = int(x + step * x_step), int(y + step * y_step)
                 cell, dot = (at_x >> 1, at_y >> 2), _DOTS[at_y & 3][at_x & 1]
-                if every > drawn and (at_x if across >= up else at_y) % every >= drawn:
-                    dot <<= PASSED  # in a gap of the line
                 dots[cell] = dots.get(cell, 0) | dot
 
     def _sharing(self) -> dict[Place, list[int]]:
@@ -115,19 +87,14 @@ class Canvas:
 
     def _show_all(self, sharing: dict[Place, list[int]], shared: dict[Place, list[int]]) -> None:
         """Give a cell to each line that got no turn, because it is short."""
-
-        def seen(number: int, place: Place) -> bool:
-            """Return whether a line draws in a cell, and does not just pass in a gap of it."""
-            return bool(self._lines[number][2][place] & _ALL)
-
-        cells = Counter(lines[0] for place, lines in sharing.items() if seen(lines[0], place))
+        cells = Counter(lines[0] for lines in sharing.values())
         if len(cells) == len(self._lines):
             return
-        for place, lines in shared.items():
+        for lines in shared.values():
             owner = lines[0]
             for number in lines:
-                if not cells[number] and cells[owner] != 1 and seen(number, place):
-                    cells[owner] -= seen(owner, place)
+                if not cells[number] and cells[owner] != 1:
+                    cells[owner] -= 1
                     cells[number] += 1
                     lines.insert(0, lines.pop(lines.index(number)))
                     break
@@ -137,40 +104,35 @@ class Canvas:
 
         Lines that run side by side in a row would look like one that jumps up and down.
         """
-        drawn = self._lines[lines[0]][2][place]
-        found = drawn & _ALL
-        if len(lines) == 1:
-            return found
-        passed = drawn | drawn >> PASSED
-        free = sum(left | right for left, right in _DOTS if not passed & (left | right))
+        found = self._lines[lines[0]][2][place]
+        free = sum(left | right for left, right in _DOTS if not found & (left | right))
         for number in lines[1:]:
             _, marker, dots = self._lines[number]
-            if marker in DASHES:
+            if marker == BRAILLE:
                 found |= dots[place] & free
         return found
 
-    def pieces(self, blank: str, area: Area | None = None, base: int = 0) -> list[Line]:
+    def pieces(self, blank: str, foot: str | None = None, base: int = 0) -> list[Line]:
         """Return the rows from the top, each of ``columns`` cells.
 
-        What nobody drew on is blank, of token ``blank``. With an ``area`` that is what lies below
-        the first line, down to row ``base`` from the bottom.
+        What nobody drew on is blank, of token ``blank``. With a ``foot`` the first line stands on
+        an area in a tint of its colour, down to row ``base`` from the bottom. The foot is the upper
+        half of a cell, in which that stands on an axis below the plot, "" where none is drawn.
         """
         rows = [[(" ", blank)] * self.columns for _ in range(self.rows)]
-        filled = self._area() if area is not None else {}
+        filled = self._area() if foot is not None else {}
         tint = f"light {self._lines[0][0]}" if filled else ""
-        if area is not None and filled:
-            under = (" ", f"text on {tint}") if area.tinted else (area.glyph, "faint")
-            for x, (top, _) in filled.items():
-                for y in range(base, top):
-                    rows[self.rows - 1 - y][x] = under
-                if base and area.foot and top >= base:
-                    rows[self.rows - base][x] = (area.foot, tint)
+        for x, (top, _) in filled.items():
+            for y in range(base, top):
+                rows[self.rows - 1 - y][x] = (" ", f"text on {tint}")
+            if base and foot and top >= base:
+                rows[self.rows - base][x] = (foot, tint)
         for (x, y), lines in self._sharing().items():
             if 0 <= x < self.columns and 0 <= y < self.rows:
                 token, marker, _ = self._lines[lines[0]]
                 dots = self._dots_of((x, y), lines)
-                glyph = (chr(_BLANK | dots) if dots else " ") if marker in DASHES else marker
-                if area is not None and area.tinted and x in filled and base <= y < sum(filled[x]):
+                glyph = chr(_BLANK | dots) if marker == BRAILLE else marker
+                if x in filled and base <= y < sum(filled[x]):
                     token = f"{token} on {tint}"
                 rows[self.rows - 1 - y][x] = (glyph, token)
         return [merged(row) for row in rows]
@@ -184,5 +146,5 @@ class Canvas:
         lowest: dict[int, tuple[int, bool]] = {}
         for (x, y), dots in self._lines[0][2].items() if self._lines else ():
             if 0 <= x < self.columns and (x not in lowest or y < lowest[x][0]):
-                lowest[x] = y, not (dots | dots >> PASSED) & LOWER_HALF
+                lowest[x] = y, not dots & LOWER_HALF
         return lowest

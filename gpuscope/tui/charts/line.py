@@ -17,7 +17,6 @@ from ..theme import Glyphs, Tokens
 from . import plotext_adapter as adapter
 from .axes import even_ticks, label_of, nice_step, time_ticks, value_ticks
 from .bins import Bins, first_at
-from .canvas import Area
 from .near_lines import Curve, Joined, join
 from .strips import TimedChart, empty_strips, strip_of
 
@@ -53,7 +52,7 @@ class LineChart(TimedChart):
 
     Of series that are near each other most of the time one is drawn, and the others where they
     leave it. Where other series run through the same cells they take turns in them. A single one
-    stands on its area. The legend is the subtitle.
+    stands on its area where there are tints. The legend is the subtitle.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -144,7 +143,7 @@ class LineChart(TimedChart):
             if i in apart or i not in near
         ]
         unknown = glyphs.unknown if self._x == "time" else ""
-        drawn = adapter.draw(lines, frame, width, height - above, unknown, self._area(tokens))
+        drawn = adapter.draw(lines, frame, width, height - above, unknown, self._foot(tokens))
         blank: list[Line] = [[]] * above
         return [strip_of(line, width, tokens) for line in (*blank, *drawn)]
 
@@ -168,16 +167,16 @@ class LineChart(TimedChart):
         y_ticks, taken = even_ticks(low, high, most, self._shares)
         return adapter.Axes(start, end, low, high, x_ticks, y_ticks, x_axis), most - taken
 
-    def _area(self, tokens: Tokens) -> Area | None:
-        """Return how the area below a line is drawn that is the only one and stands on 0.
+    def _foot(self, tokens: Tokens) -> str | None:
+        """Return the foot of the area below a line that is the only one and stands on 0.
 
-        Above another value it would look like all of it.
+        Above another value it would look like all of it, and without a tint like more lines.
         """
         if len(self._series) - len(self._joined.followers) != 1 or self._low != 0:
             return None
         if tokens.tint(self._series[0].token) is None:
-            return Area(tokens.glyphs.area)
-        return Area(" ", tokens.glyphs.upper if tokens.glyphs.eighths else "")
+            return None
+        return tokens.glyphs.upper if tokens.glyphs.eighths else ""
 
 
 def values_between(series: Sequence[Series], start: float, end: float) -> list[float]:

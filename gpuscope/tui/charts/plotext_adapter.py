@@ -20,7 +20,7 @@ from typing import Any
 from ...text.styled import Line, Piece, merged
 from .axes import Heights, mark_unknown
 from .bins import Bins, first_at, hold_seconds
-from .canvas import Area, Canvas
+from .canvas import Canvas
 
 MAX_RUNS = 64
 """Unbroken pieces of one series that are drawn; beyond, the oldest go."""
@@ -153,13 +153,13 @@ def draw(
     width: int,
     height: int,
     unknown: str = "",
-    area: Area | None = None,
+    foot: str | None = None,
 ) -> list[Line]:
     """Return the chart with its axes as ``height`` lines of pieces, each ``width`` cells.
 
-    The line of the time axis is the lowest value, and what has it is drawn there. With an ``area``
-    the first line stands on it. Where nothing is known any more, the axis (without one, the lowest
-    row) consists of ``unknown``: a line in the plot would be a value.
+    The line of the time axis is the lowest value, and what has it is drawn there. With a ``foot``
+    the first line stands on an area. Where nothing is known any more, the axis (without one, the
+    lowest row) consists of ``unknown``: a line in the plot would be a value.
     """
     around = _around(frame, width, height)
     margin = margin_of(frame.y_ticks)
@@ -174,7 +174,7 @@ def draw(
             canvas.add(*canvas.placed(xs, ys, frame.x_low, frame.x_high, heights))
     if width <= margin or rows <= 0:
         return [list(pieces) for pieces in around]
-    painted = canvas.pieces("faint", area, under)
+    painted = canvas.pieces("faint", foot, under)
     ticks = {rows - 1 + under - heights.row(value): label for value, label in frame.y_ticks}
     drawn = []
     for y, pieces in enumerate(around):
