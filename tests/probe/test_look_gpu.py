@@ -119,6 +119,28 @@ def test_twenty_looks_leave_no_thread_and_no_descriptor(training, reader):
     assert tell(training, "print(torch.autograd._profiler_enabled())") == ["False"]
 
 
+def test_workers_that_start_beside_looks_live():
+    """They are forked from a process in which CUPTI works, and in which a look may be running."""
+    code = """
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.randn(40 * 64, width), torch.randint(0, 512, (40 * 64,)))
+loader = DataLoader(data, 64, num_workers=2, pin_memory=True, multiprocessing_context="fork")
+def train():
+    while True:
+        for inputs, targets in loader:
+            x.copy_(inputs.repeat(8, 1), non_blocking=True)
+            step()
+"""
+    with trainer(TRAINING + WATCHED + KEYBOARD + code + "train()", fork=True) as process:
+        reader = connect(process)
+        for number in range(1, 21):
+            look(reader, number)
+        seen = reader.value("step")
+        reader.until(lambda: reader.value("step") > seen + 120, 120)
+        assert process.poll() is None, process.communicate()[1][-3000:]
+        reader.close()
+
+
 def test_losses_are_the_same_to_the_bit_and_the_outputs_empty():
     script = (
         TRAINING
