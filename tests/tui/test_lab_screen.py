@@ -18,11 +18,13 @@ import pytest
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import RunLedger
 from gpuscope.lab.metrics import RunEnded, RunFailure
+from gpuscope.lab.sweep import cell_key, seeded
 from gpuscope.lab.toggles import STEPS, TOGGLES
 from gpuscope.model.cuda_devices import visible_devices
 from gpuscope.predict.errors import Estimate
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.lab import rows as lab_rows
+from gpuscope.tui.lab.pair import ComparedRuns
 from gpuscope.tui.lab.run_facts import fact_lines, facts_of, named_events
 from gpuscope.tui.runs.choices import SWITCHES, DeviceChoice, choices, does_nothing, next_value
 from gpuscope.tui.runs.demo import Demo
@@ -362,6 +364,46 @@ async def test_many_repeats_are_one_row_and_their_interval_is_theirs(path):
         assert "1.500 – 1.500" in screen, "the drift meets both alike"
         assert "95 % over 3 interleaved repeats" in screen
         assert "A #5 ×3 · B #6 ×3" in screen
+
+
+@in_loop
+async def test_the_repeats_of_a_sweep_are_one_row_though_each_has_a_seed_of_its_own(path):
+    book = RunLedger(path)
+    for repeat, drift in enumerate((1.0, 1.02, 0.97)):
+        for amp, pace in (("off", 100.0), ("bf16", 150.0)):
+            cell = LabConfig(device="cpu", amp=amp)
+            made = lab_data.document(seeded(cell, repeat), pace * drift)
+            key = {"group": "sweep-1", "repeat": repeat, "cell": cell_key(cell)}
+            book.add(made, source="sweep", **key)
+    app = make_app(views.cpu_only(), "lab")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(pilot, "#6 ×3", "#5 ×3", "mean of N runs, ± 95 %")
+        assert screen.count(" ×3 ") == 4, "two rows, and the title of the comparison"
+        # of 150, 153 and 145.5 the t interval over the logarithms is 6.3 % to each side
+        assert "149 ±6 %" in screen
+        assert "gpt-tiny · batch 8 · seeds 0-2" in screen
+        assert "95 % over 3 interleaved repeats" in screen
+        assert "A #5 ×3 · B #6 ×3" in screen
+        await pilot.press("tab", "enter")
+        shown = await until(pilot, "Run #1 and 2 repeats", "SEED")
+        singles = re.findall(r"│ #(\d) +(\d) +(\d+) ", shown)
+        assert singles == [("1", "0", "100"), ("3", "1", "102"), ("5", "2", "97")]
+        assert re.search(r"│ mean +99.6 ", shown)
+        assert re.search(r"│ ± 95 % +±6 % ", shown)
+
+
+def test_a_repeat_is_never_compared_with_a_repeat_of_the_same_setting(path):
+    book, cell = RunLedger(path), LabConfig(device="cpu")
+    key = {"group": "sweep-1", "cell": cell_key(cell)}
+    for repeat in range(2):
+        book.add(lab_data.document(seeded(cell, repeat), 100.0), repeat=repeat, **key)
+    pair = ComparedRuns()
+    pair.follow(book.entries(), None)
+    assert not pair.complete
+    other = LabConfig(device="cpu", seed=1)  # outside the sweep: somebody's own second seed
+    book.add(lab_data.document(other, 100.0))
+    pair.follow(book.entries(), None)
+    assert pair.complete
 
 
 @in_loop

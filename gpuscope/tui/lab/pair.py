@@ -118,6 +118,8 @@ class ComparedRuns:
                 if one.id in self._marked.values() and not self._same(other, one):
                     return other
             elif of_other is not None and of_other[:2] == kind[:2] and of_other[2] != kind[2]:
+                if self._same(other, one):  # a repeat, which differs in its seed
+                    continue
                 return other
         return None
 

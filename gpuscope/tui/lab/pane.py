@@ -192,7 +192,7 @@ class LabPane(Pane):
         self._table.show_columns(columns(inner, rows))
         self._table.show(with_bars(rows) if inner >= BARS_CELLS else rows)
         repeated = any(len(one.entries) > 1 for one in self._shown)
-        basis = f"{BASES}{' · ×N: mean of N runs' if repeated else ''}"
+        basis = f"{BASES}{' · ×N: mean of N runs, ± 95 %' if repeated else ''}"
         self._table.subtitle([(basis, "faint")] if rows else ())
 
     def _inner(self) -> int:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...lab.compare import mean
 from ...lab.config import LabConfig
+from ...lab.intervals import is_wide, of_ratios
 from ...text.numbers import number
+from ...text.ranges import ranges_text
 from ...text.styled import Line
-from ...text.units import brief_duration_text, bytes_text, pace_text, short_age_text
+from ...text.units import brief_duration_text, bytes_text, pace_text, percent_text, short_age_text
 from ...text.width import cells as text_cells
 from ..runs.choices import SWITCHES
 from ..runs.run import RunView
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 NOW = "now"
 DEFAULTS = LabConfig()
+PACE_CELLS = 13
+"""The cells of a pace with its interval."""
 BARS_CELLS = 130
 """A table of so many cells has bars beside figures: of the fastest, and of the most memory."""
 BARS = {"fast": "ok", "held": "allocated"}
@@ -50,13 +54,14 @@ def columns(cells: int, rows: Sequence[TableRow]) -> list[Column]:
 
     Those in which no row says anything are left out.
     """
+    repeated = any(_cells_of(row.cells.get("pace")) > 9 for row in rows)
     everything = (
         Column("mark", "", 2),
         Column("run", "RUN", 5, flex=1, most=10),
         Column("age", "WHEN", 6, align="right", priority=8),
         Column("source", "FROM", 6, priority=9),
         Column("setting", "SETTING", 26 if cells >= 60 else 20 if cells >= 40 else 10, flex=6),
-        Column("pace", "SAMPLES/S", 9, align="right"),
+        Column("pace", "SAMPLES/S", PACE_CELLS if repeated else 9, align="right"),
         *((Column("fast", "", 12, flex=1, most=24),) if cells >= BARS_CELLS else ()),
         Column("step", "STEP TIME", 9, align="right", priority=2),
         *(WIDE_COLUMNS if cells >= BARS_CELLS else ()),
@@ -194,7 +199,7 @@ def row_of(
         "run": [(name, "title" if marks else "text")],
         "age": [(short_age_text(time.time() - entry.at), "faint")],
         "source": [(entry.source if entry.source != "recording" else "record", "faint")],
-        "setting": setting(entry, against if a not in ids else None, device),
+        "setting": _setting_of_all(shown, against if a not in ids else None, device),
     }
     if entry.cut_short and not many > 1:
         cells["setting"] = [("▲ ", "warn"), *setting(entry, against, device)]
@@ -205,6 +210,7 @@ def row_of(
         _most([d.get("peak_allocated_bytes") for d in documents]),
         _mean([d.get("loss_last") for d in documents]),
         sum(int(n) for d in documents if isinstance(n := d.get("steps"), int)),
+        within=interval_words([d.get("samples_per_second") for d in documents]),
     )
     for key, values in (
         ("p95", [_in(d, "step_seconds", "p95") for d in documents]),
@@ -216,6 +222,20 @@ def row_of(
     if entry.cut_short and many == 1 and entry.config is not None and entry.config.steps:
         cells["steps"] = [(f"{entry.document.get('steps')}/{entry.config.steps}", "warn")]
     return TableRow(shown.key, cells)
+
+
+def _setting_of_all(shown: ShownRun, against: LabConfig | None, device: str) -> Line:
+    """Return the setting of a row; repeats that differ in their seeds have all of them at the end.
+
+    The seeds are not what they differ from ``against`` in.
+    """
+    entry = shown.entry
+    seeds = {one.config.seed for one in shown.entries if one.config is not None}
+    if entry.config is None or len(seeds) < 2:
+        return setting(entry, against, device)
+    plain = replace(entry, config=replace(entry.config, seed=DEFAULTS.seed))
+    against = replace(against, seed=DEFAULTS.seed) if against is not None else None
+    return [*setting(plain, against, device), (f" · seeds {ranges_text(seeds)}", "faint")]
 
 
 SOON = {"starting": "starts", "running": "runs", "stopping": "stops", "stopped": "ended"}
@@ -259,8 +279,10 @@ def _figures(
     loss: float | None,
     steps: int,
     token: str = "text",
+    within: str = "",
 ) -> None:
-    cells["pace"] = [(pace_text(pace), token)] if pace else DASH
+    spread: Line = [(f" {within}", "muted")] if within else []
+    cells["pace"] = [(pace_text(pace), token), *spread] if pace else DASH
     cells["step"] = [(brief_duration_text(step), token)] if step else DASH
     cells["peak"] = [(bytes_text(peak), token)] if peak else DASH
     if pace:
@@ -284,6 +306,20 @@ def with_bars(rows: Sequence[TableRow]) -> list[TableRow]:
                 share = Meter(100 * cell.value / max(found), token)
                 out[at] = row._replace(cells={**row.cells, name: share})
     return out
+
+
+def interval_words(values: Sequence[object]) -> str:
+    """Return how far the 95 % interval of a mean reaches, such as ``±1.2 %``.
+
+    It is "" for a single run, and where the interval is too wide to say anything.
+    """
+    known = [value for value in _numbers(values) if value > 0]
+    if len(known) < 2:
+        return ""
+    middle, low, high = of_ratios(known)
+    if low is None or high is None or is_wide(middle, low, high):
+        return ""
+    return f"±{percent_text((high - low) / 2 / middle)}"
 
 
 def _in(document: dict[str, Any], key: str, name: str) -> object:

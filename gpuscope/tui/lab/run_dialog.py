@@ -17,7 +17,7 @@ from ..runs.run import RunView
 from ..runs.runs import LabRuns, run_name
 from ..shell.keymap import bindings_of
 from ..widgets.text_dialog import TextDialog
-from .run_text import entry_lines, live_lines
+from .run_text import entry_lines, live_lines, repeat_lines
 
 if TYPE_CHECKING:
     from ...lab.config import LabConfig
@@ -53,7 +53,10 @@ class RunDialog(TextDialog):
             self.set_interval(1.0, self.redraw)
 
     def text(self) -> Iterable[Line]:
-        return entry_lines(self._entries[0]) if self._entries else live_lines(self._run)
+        if not self._entries:
+            return live_lines(self._run)
+        repeats = repeat_lines(self._entries) if len(self._entries) > 1 else ()
+        return [*repeats, *entry_lines(self._entries[0])]
 
     def action_take(self) -> None:
         """The switches become those of this run."""

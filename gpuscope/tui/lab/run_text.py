@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ...lab.compare import mean
 from ...text.clock import DATE_AND_SECOND, clock_text
+from ...text.numbers import number
 from ...text.styled import Line
-from ...text.units import bytes_text, duration_text, percent_text
+from ...text.units import (
+    brief_duration_text,
+    bytes_text,
+    duration_text,
+    pace_text,
+    percent_text,
+)
 from ..cells import fit
 from ..runs.run import RunView
+from ..runs.runs import run_name
+from .rows import interval_words
 from .run_facts import facts_of, named_events
 
 if TYPE_CHECKING:
@@ -42,6 +52,41 @@ def live_lines(run: RunView | None) -> Iterable[Line]:
         yield _fact("parameters", f"{run.started.parameters:,}")
         for text in run.started.warnings:
             yield [("◆ ", "warn"), (text, "text")]
+
+
+REPEAT_COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("SAMPLES/S", "samples_per_second", pace_text),
+    ("STEP TIME", "step_seconds", brief_duration_text),
+    ("PEAK", "peak_allocated_bytes", bytes_text),
+    ("LAST LOSS", "loss_last", lambda loss: f"{loss:.4f}"),
+)
+"""The figures of each of some repeats: a heading, a key of the document, and how it is written."""
+
+
+def repeat_lines(entries: Sequence[Entry]) -> Iterable[Line]:
+    """Return a line for each repeat of a setting, and their mean with its 95 % interval."""
+    heads = "".join(fit(head, 11, "right") for head, _, _ in REPEAT_COLUMNS)
+    yield [(fit("RUN", 7) + fit("SEED", 6, "right") + heads, "muted")]
+    columns: list[list[float]] = [[] for _ in REPEAT_COLUMNS]
+    for entry in entries:
+        seed = "–" if entry.config is None else str(entry.config.seed)
+        text = fit(run_name(entry.id), 7) + fit(seed, 6, "right")
+        for known, (_, key, write) in zip(columns, REPEAT_COLUMNS, strict=True):
+            value = entry.document.get(key)
+            value = number(value.get("median") if isinstance(value, Mapping) else value)
+            known += [] if value is None else [value]
+            text += fit("–" if value is None else write(value), 11, "right")
+        yield [(text, "text")]
+    means = [mean(known) for known in columns]
+    line: Line = [(fit("mean", 13), "title")]
+    within: Line = [(fit("± 95 %", 13), "muted")]
+    for known, middle, (_, _, write) in zip(columns, means, REPEAT_COLUMNS, strict=True):
+        line.append((fit("–" if middle is None else write(middle), 11, "right"), "title"))
+        within.append((fit(interval_words(known) or "–", 11, "right"), "muted"))
+    yield line
+    yield within
+    yield [(f"Below is run {run_name(entries[0].id)} in full.", "faint")]
+    yield []
 
 
 def entry_lines(entry: Entry) -> Iterable[Line]:

@@ -10,6 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...lab.config import LabConfig
@@ -477,7 +478,8 @@ def run_name(number: int) -> str:
 def sides(entries: Sequence[Any], chosen: Any) -> list[Any]:
     """Return the runs that stand for ``chosen``.
 
-    They are the repeats of its configuration in its group, or it alone.
+    They are the repeats of its configuration in its group, or it alone. In a sweep each repeat has
+    a seed of its own.
     """
     if not chosen.group:
         return [chosen]
@@ -485,8 +487,14 @@ def sides(entries: Sequence[Any], chosen: Any) -> list[Any]:
         e
         for e in entries
         if e.group == chosen.group
-        and e.config == chosen.config
         and e.cell == chosen.cell
+        and (e.config == chosen.config or (chosen.cell and _alike_but_seed(e, chosen)))
         and not e.cut_short
     ]
     return sorted(alike, key=lambda e: e.repeat) if chosen in alike and len(alike) > 1 else [chosen]
+
+
+def _alike_but_seed(one: Any, other: Any) -> bool:
+    if one.config is None or other.config is None:
+        return False
+    return bool(replace(one.config, seed=other.config.seed) == other.config)
