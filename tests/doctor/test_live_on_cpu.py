@@ -104,7 +104,8 @@ def test_the_recording_of_a_cpu_training_says_that_the_training_waits():
     frames = [decode(line.line) for line in RecordingReader(RECORDING).lines()]
     while_it_trains = frames[: len(frames) // 2]
     (finding,) = examined(views.store_of(while_it_trains))
-    assert finding.evidence[0].text.startswith("the training waits for the loader 8")
+    assert "went into input wait: 9" in finding.evidence[0].text
+    assert "num_workers=8" in finding.fixes[0].code, "its loader sleeps, so it needs no free core"
     assert "GPU" not in words(finding)
 
 

@@ -32,7 +32,8 @@ from tests.tui.screen_svg import Grid, Scene, grid_of_text, svg
 from tests.tui.snapshots import grid
 
 STALL, LAB = SHIPPED / "h200x2-stall.gsr", SHIPPED / "h200-lab.gsr"
-# gpuscope record --redact --seconds 75, beside: gpuscope run demos/pitfalls/slow_input.py
+# gpuscope record --redact --duration 75, beside
+# OMP_NUM_THREADS=1 gpuscope run demos/pitfalls/slow_input.py
 SLOW = ROOT / "tests" / "data" / "slow-input-cpu.gsr"
 FAILING = "demos/snapshots/failing.pickle.gz"
 WIDTH, HEIGHT = 110, 28
@@ -126,7 +127,7 @@ def pictures() -> dict[str, list[Scene]]:
         "Why is it slow? It waits for data (recorded on two cores, without a GPU)",
         screens["slow"],
         5,
-        r"Pid \d+ waits for input \d+ % of the last \d+ steps",
+        r"Pid \d+ waits for input \d+ % of the last \d+ s",
     )
     full = Scene(
         "Out of memory on an H200: 4.12 GiB are free, but in pieces",
