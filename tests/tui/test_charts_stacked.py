@@ -407,3 +407,38 @@ def test_a_chart_has_all_its_rows_while_an_event_leaves_at_its_left(capacity: in
             assert sum("now" in row for row in rows) == 1
 
     run(One, body, 60, 20)
+
+
+def test_a_low_chart_shows_the_largest_layer_and_the_rest() -> None:
+    """Which one is the largest does not change with every reading."""
+
+    async def body(pilot: object) -> None:
+        app = pilot.app  # type: ignore[attr-defined]
+        chart, seconds = app.query_one(StackedChart), [n / 2 for n in range(121)]
+        tokens = Tokens.of(app)
+        sizes = {"allocated": 40.0, "cached": 20.0, "outside": 10.0}
+
+        def shown(height: int) -> tuple[set[str], str]:
+            layers = [Layer(token, token, [size * GIB] * 121) for token, size in sizes.items()]
+            chart.show(layers, seconds, 60, 110 * GIB)
+            colours = {tokens.colour(token): token for token in (*LAYERS, "driver")}
+            cells = [part for strip in chart.paint(60, height, tokens) for part in strip]
+            inks = {part.style.color for part in cells if set(part.text) & set(UP[1:])}
+            above, border = chart._legend_lines(60, height)
+            legend = "".join(piece for piece, _ in [*above, *border])
+            return {colours[ink] for ink in inks if ink in colours}, legend
+
+        drawn, legend = shown(5)
+        assert drawn == {"allocated", "driver"}
+        assert "allocated" in legend
+        assert "rest" in legend
+        assert "cached" not in legend
+        assert shown(12)[0] == {"allocated", "cached", "outside"}
+        sizes["cached"] = 42.0
+        assert shown(5)[0] == {"allocated", "driver"}
+        sizes["cached"] = 50.0
+        assert shown(5)[0] == {"cached", "driver"}
+        del sizes["outside"]
+        assert shown(5)[0] == {"allocated", "cached"}, "two have room"
+
+    run(One, body, 60, 20)

@@ -10,7 +10,6 @@ from gpuscope.store.view import History
 from gpuscope.text.styled import plain
 from gpuscope.tui.charts.legend import legend_lines
 from gpuscope.tui.charts.load_strips import LOW_EIGHTHS, Lane, LoadStrips, lane_rows
-from gpuscope.tui.charts.stacked import as_one
 from gpuscope.tui.charts.trends import Trend, Trends, drawn_course, moves, rows_of_trends
 from gpuscope.tui.shared.host_trends import of_a_core_text, top_of_cores
 from gpuscope.tui.theme import UNICODE
@@ -50,11 +49,6 @@ def test_a_power_is_drawn_in_the_colours_of_a_load_by_quarters_of_its_limit():
     unlimited = replace(power, top=None)
     (row,) = drawn_course(unlimited, past.values, 1, UNICODE)
     assert {token for _, token in row} == {"series4", "faint"}, "no limit, no quarters"
-
-
-def test_layers_that_are_too_low_are_one():
-    assert as_one(((3.0, "allocated"), (1.0, "cached"))) == ((4.0, "idle"),)
-    assert as_one(((3.0, "allocated"),)) == ((3.0, "allocated"),)
 
 
 def test_a_legend_too_long_for_the_border_takes_a_line_and_hides_no_colour():

@@ -62,8 +62,10 @@ class Peak(NamedTuple):
 
 
 NO_STEPS = History()
-TOTAL, BAND_ROWS = "idle", 5
-"""The colour of all layers as one: in fewer rows a thin layer would look as thick as others."""
+REST, BAND_ROWS = "driver", 5
+"""The colour of all layers but the largest: in fewer rows there is no room for each of them."""
+MUCH_LARGER = 1.1
+"""How many times as large as the largest layer so far another one is before it takes its place."""
 AXIS_HEIGHT, MARKS_HEIGHT, STEPS_HEIGHT = 4, 7, 10
 """The heights from which on there are an axis, a row for events, and one for step numbers."""
 LEGEND = (
@@ -88,8 +90,6 @@ class StackedChart(TimedChart):
 
     UNITS: ClassVar[Units] = BYTES
     """The units of the axis, the largest first."""
-    WHOLE: ClassVar[str] = "in use"
-    """The name of all layers together, for a chart that is too low to draw them apart."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -104,7 +104,8 @@ class StackedChart(TimedChart):
         self._peak: Peak | None = None
         self._clock: float | None = None
         self._low_legend: Entries = ()
-        """What is explained where all layers are drawn as one."""
+        """What is explained where the largest layer and the rest are drawn."""
+        self._largest = ""
         self._named = 0
         """How many entries of the legend are layers."""
         self._courses: list[Course] = []
@@ -163,9 +164,14 @@ class StackedChart(TimedChart):
         line = glyphs.dashes if in_whole_cells(glyphs) else glyphs.high
         entries += [(line, "text", peak.label)] if peak and most else []
         self._low_legend = tuple(entries)
-        if len(drawn) > 1:
-            one_for_all = (glyphs.fill(TOTAL), TOTAL, self.WHOLE)
-            self._low_legend = (one_for_all, *entries[len(drawn) :])
+        if len(drawn) > 2:
+            by_token = {one.token: size for one, size in zip(drawn, sizes, strict=True)}
+            most_of = max(by_token, key=lambda token: by_token[token])
+            if by_token[most_of] > by_token.get(self._largest, 0.0) * MUCH_LARGER:
+                self._largest = most_of
+            largest = next(one for one in entries if one[1] == self._largest)
+            rest = (glyphs.fill(rest_of(self._largest)), rest_of(self._largest), "rest")
+            self._low_legend = (largest, rest, *entries[len(drawn) :])
         self.legend(entries, [-one for one in weights] + [0.0] * (len(entries) - len(drawn)))
         self.repaint()
 
@@ -214,8 +220,8 @@ class StackedChart(TimedChart):
         margin = max((len(label) for _, label in ticks), default=0)
         inner = width - margin - 1
         stacks = stack_columns(self._layers, self._seconds, self._window, self._now, inner)
-        if self._is_low(height):
-            stacks = [stack and as_one(stack) for stack in stacks]
+        if self._is_low(height) and self._named > 2:
+            stacks = [stack and as_two(stack, self._largest) for stack in stacks]
         if not any(stacks):
             return empty_strips(self._empty, width, height, tokens)
         # in the rows that the layout has for them: in these columns others may be the oldest
@@ -284,7 +290,7 @@ class StackedChart(TimedChart):
         return lines
 
     def _is_low(self, height: int) -> bool:
-        """Return whether a chart of so many rows can show only how much there is in all."""
+        """Return whether a chart of so many rows can show only the largest layer and the rest."""
         axis = 2 if height >= AXIS_HEIGHT else 0
         return 0 < height - axis < BAND_ROWS
 
@@ -307,7 +313,6 @@ class StackedChart(TimedChart):
 class TimeChart(StackedChart):
     """Stacked parts of a time, in nanoseconds."""
 
-    WHOLE: ClassVar[str] = "a whole step"
     UNITS: ClassVar[Units] = TIMES
 
     def said(self, amount: float) -> str:
@@ -392,9 +397,16 @@ def _stack_at(layers: Sequence[Layer], i: int) -> Stack | None:
     return tuple(stack)
 
 
-def as_one(stack: Stack) -> Stack:
-    """Return the layers of a column as one, where there are several."""
-    return stack if len(stack) < 2 else ((sum(amount for amount, _ in stack), TOTAL),)
+def rest_of(largest: str) -> str:
+    """Return the token of all layers but the largest."""
+    return "idle" if largest == REST else REST
+
+
+def as_two(stack: Stack, largest: str) -> Stack:
+    """Return the layers of a column as the largest and, below it, the rest: there it is seen."""
+    of_it = sum(amount for amount, token in stack if token == largest)
+    rest = sum(amount for amount, token in stack if token != largest)
+    return (rest, rest_of(largest)), (of_it, largest)
 
 
 def _draw(
