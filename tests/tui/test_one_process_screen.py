@@ -5,6 +5,8 @@ It also has what CUDA calls its GPUs, its history, and who has a GPU open.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from rich.cells import cell_len
 
@@ -15,6 +17,7 @@ from gpuscope.tui.processes import text as words
 from gpuscope.tui.processes.idle import BUSY, Idle
 from gpuscope.tui.processes.process_series import CPU, RSS, top_of
 from gpuscope.tui.shell.session import Session
+from gpuscope.tui.trainer.stacks_screen import StacksScreen
 from gpuscope.wire import frames as f
 from tests.fakes import devices, views
 from tests.fakes.asked import AskedSource, fails, gives
@@ -83,6 +86,17 @@ def test_what_cuda_calls_the_gpus():
     assert said.splitlines()[1].split()[:3] == ["cuda:2", "GPU", "2"], (
         "what torch sees outweighs the environment"
     )
+
+
+def test_a_process_is_called_by_its_script_and_no_gpu_is_no_warning_where_there_is_none():
+    host, process = notebook(frames_of())
+    assert flat([words.head(host, process)]).split() == ["Process", "51120", "jupyter"]
+    trainer = next(p for p in host.processes if p.definition.pid == 48215)
+    assert flat([words.head(host, trainer)]).split() == ["Process", "48215", "train.py"]
+    ((_, token),) = words.order_lines(host, process, {"CUDA_VISIBLE_DEVICES": ""})[0]
+    assert token == "warn"
+    bare = replace(host, devices=())
+    assert words.order_lines(bare, process, {}) == [[("there is no GPU here", "muted")]]
 
 
 @pytest.mark.slow
@@ -194,15 +208,28 @@ async def test_a_small_terminal_has_all_of_a_training_with_a_chart_on_one_page()
         assert "━ GPU 0" in screen.splitlines()[-2], "the chart ends where the page does"
 
 
-@pytest.mark.slow
 @in_loop
-async def test_a_large_terminal_has_charts_below_the_texts_as_well():
-    app, _ = made(frames_of(sm_percent=7))
+async def test_a_large_terminal_has_of_a_training_what_the_page_of_its_job_has():
+    threads = [{"name": "MainThread", "training": True, "frames": [["/t/train.py", 31, "step"]]}]
+    app, _ = made(frames_of(sm_percent=7), stacks=gives({"threads": threads}))
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "live", "train.py")
         await pilot.press("P", "j", "enter")
-        screen = await until(pilot, "Process 48213", "Tensor cores %", "Loss, 15 s")
-        assert sum(not line[:60].strip() for line in screen.splitlines()) == 0
+        wanted = ("Findings: what to do", "Stack of rank 0, now", "Loss 2.000 of rank 0 over 15 s")
+        screen = await until(pilot, "Process 48213  train.py", *wanted)
+        does = screen.split("─ Process ─")[0]
+        assert "◆ Rank 5 waits for input 31 %" in does, "the gravest finding about its job"
+        for label in ("median step ", "GPU memory ", "tensor cores ", "host memory "):
+            assert label in screen.split("─ Over 15 s ─")[1], "in a strip each"
+        assert "RSS GiB" not in screen, "what is steady has no chart of its own"
+        await pilot.press("S")
+        await until(pilot, "train.py:31")
+        assert isinstance(app.screen, StacksScreen)
+        await pilot.press("escape", "minus")
+        await until(pilot, "Process 48213", "Loss 2.000 of rank 0 over 30 s")
+        await pilot.press("question_mark")
+        shown = await until(pilot, "A process", "of all its threads", "leads to the tabs, where ?")
+        assert "jobs, GPUs, load and memory" not in shown, "no key that does nothing here"
 
 
 def test_the_axis_of_a_cpu_load_ends_at_one_core_as_long_as_it_is_no_more():

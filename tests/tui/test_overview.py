@@ -22,12 +22,12 @@ from gpuscope.tui.charts.stacked import StackedChart
 from gpuscope.tui.device.device_screen import DeviceScreen
 from gpuscope.tui.overview.charts import Charts
 from gpuscope.tui.overview.panel_rows import MOST_CHART_ROWS, Needs, share_out
-from gpuscope.tui.processes.one_process_screen import OneProcessScreen
 from gpuscope.tui.processes.process_screen import ProcessScreen
 from gpuscope.tui.shared.job_rows import LOSS_CELLS, loss_text
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE, Glyphs, Tokens
 from gpuscope.tui.trainer.job_screen import JobScreen
+from gpuscope.tui.trainer.one_process_screen import OneProcessScreen
 from gpuscope.wire import frames as f
 from tests.doctor.test_live import one, put
 from tests.fakes import jobs, views

@@ -231,13 +231,18 @@ class HelpScreen(TextDialog):
         return self._why_not(key.needs) if key.needs else ""
 
     def _everywhere(self) -> Iterator[Block]:
-        """Yield the keys for all tabs by their groups."""
+        """Yield the keys for all tabs by their groups; elsewhere only how to get there."""
+        if not self._tab:
+            yield [
+                [("Everything else", "title")],
+                _line(key_of("back"), "", "leads to the tabs, where ? lists their keys"),
+            ]
+            return
         _, found = self._actions()
-        lead = "" if self._tab else f" (on the tabs: {key_of('back')} leads there)"
         for group in GROUPS:
             actions = [action for action in found if action.group == group]
             if actions:
-                yield [[(group, "title"), (lead, "muted")], *(_entry(a) for a in actions)]
+                yield [[(group, "title")], *(_entry(a) for a in actions)]
 
     def _not_now(self) -> Block:
         """Return the actions that are not possible now, each with the reason as its help."""

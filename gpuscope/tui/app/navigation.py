@@ -35,7 +35,7 @@ PLACES: dict[str, ScreenPlace] = {
     "readings": ScreenPlace("overview.detail_screen", "DetailScreen"),
     "job": ScreenPlace("trainer.job_screen", "JobScreen"),
     "device": ScreenPlace("device.device_screen", "DeviceScreen"),
-    "process": ScreenPlace("processes.one_process_screen", "OneProcessScreen"),
+    "process": ScreenPlace("trainer.one_process_screen", "OneProcessScreen"),
     "pid": ScreenPlace("app.navigation", "of_process"),
     "processes": ScreenPlace("processes.process_screen", "ProcessScreen"),
     "snapshot": ScreenPlace("snapshot.screen", "SnapshotScreen", with_session=False),

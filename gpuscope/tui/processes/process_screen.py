@@ -13,9 +13,9 @@ from textual.widgets import Input
 
 from ...model.stalls import worst_rank
 from ...text import styled
-from ..shared.process_trends import living_uses, trainer_in
-from ..shared.trainer_actions import open_act
-from ..shell.keymap import bindings_of, key_of
+from ..shared.process_trends import living_uses
+from ..shared.trainer_actions import ask_in
+from ..shell.keymap import bindings_of
 from ..widgets.filter import typing_keys
 from ..widgets.full_screen import FullScreen
 from ..widgets.program import program
@@ -300,12 +300,7 @@ class ProcessScreen(FullScreen):
         host, process = self.session.host, self.chosen()
         if host is None or process is None or self.refused(self.session, f"act('{name}')"):
             return
-        trainer = trainer_in(host, process)
-        if trainer is not None:
-            open_act(program(self.app), name, trainer)
-            return
-        none = f"no probe in pid {process.definition.pid}; {key_of('attach')} puts one into it"
-        self.session.notices.say(none, "warn")
+        ask_in(program(self.app), name, host, process)
         self.show_now()
 
     def action_attach(self) -> None:

@@ -12,7 +12,7 @@ from ...model.device_state import IDLE_PERCENT
 from ...model.job_ends import how_it_ended
 from ...store.view import HostView, ProcView
 from ...text import styled
-from ...text.process_name import LAB, shown_command
+from ...text.process_name import LAB, short_command, short_script, shown_command
 from ...text.styled import Line, Piece
 from ...text.units import age_text, bytes_text, percent_text
 from ...wire.frames import Unknown
@@ -25,13 +25,12 @@ UUID_CHARS = 12
 """Of a UUID, enough to tell GPUs apart, also in CUDA_VISIBLE_DEVICES."""
 
 
-def head(process: ProcView) -> Line:
-    """Return the title of the screen, as ``Process 48213  python train.py``."""
-    d = process.definition
-    return [
-        (f"Process {d.pid}  ", "bold accent"),
-        (d.name or d.command or "?", "title"),
-    ]
+def head(host: HostView, process: ProcView) -> Line:
+    """Return the title of the screen, as ``Process 48213  train.py``: what people call it."""
+    d, trainer = process.definition, trainer_in(host, process)
+    script = trainer.definition.script if trainer is not None else None
+    name = short_script(script) if script else short_command(d.command) if d.command else d.name
+    return [(f"Process {d.pid}  ", "bold accent"), (name or "?", "title")]
 
 
 def about_lines(
@@ -183,4 +182,8 @@ def order_lines(host: HostView, process: ProcView, environment: Mapping[str, str
         fact(name, [(f"GPU {gpu.index}", "text"), (f"  {gpu.uuid[:UUID_CHARS]}", "muted")])
         for name, gpu in pairs
     ]
-    return [[(source, "muted")], *lines] if lines else [[(f"it sees no GPU ({source})", "warn")]]
+    if lines:
+        return [[(source, "muted")], *lines]
+    if not host.devices:
+        return [[("there is no GPU here", "muted")]]
+    return [[(f"it sees no GPU ({source})", "warn")]]

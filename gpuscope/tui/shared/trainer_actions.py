@@ -14,13 +14,14 @@ from ...model import look, useful_work
 from ...model.job_ends import has_ended, is_out_of_sight
 from ...model.ranks import name_of
 from ...model.stalls import is_overdue
-from ...store.view import HostView, TrainerView
+from ...store.view import HostView, ProcView, TrainerView
 from ...text.numbers import number
 from ...text.process_name import short_script
 from ...text.styled import Line
 from ...text.units import GIB, age_text, bytes_text, count_text, duration_text, percent_text
 from ...wire.frames import Scalar
 from ..shell.keymap import key_of
+from .process_trends import trainer_in
 
 if TYPE_CHECKING:
     from ..widgets.program import Program
@@ -334,6 +335,16 @@ def open_act(app: Program, name: str, chosen: TrainerView | None) -> None:
         app.open("stacks", found[0].key)
     else:
         app.open("act", ACTS[name], found[0].key)
+
+
+def ask_in(app: Program, name: str, host: HostView, process: ProcView) -> None:
+    """Ask the trainer in a process, or say how one without a probe gets it."""
+    trainer = trainer_in(host, process)
+    if trainer is not None:
+        open_act(app, name, trainer)
+        return
+    none = f"no probe in pid {process.definition.pid}; {key_of('attach')} puts one into it"
+    app.session.notices.say(none, "warn")
 
 
 def why_not_ask(chosen: TrainerView | None) -> str:

@@ -169,6 +169,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             "signal",
         ),
         ENVIRONMENT,
+        *(key._replace(footer=key.footer if key.label == "Stacks" else 0) for key in ON_A_TRAINER),
     ),
     "ProcessScreen": (
         PAUSE,

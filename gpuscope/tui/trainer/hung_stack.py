@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...model.ranks import name_of
-from ...model.stalls import place
+from ...model.stalls import is_stalled, place
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import count_text
@@ -79,7 +79,7 @@ def _recorded(trainer: TrainerView, why: str, width: int) -> Iterable[Line]:
         for name, text in (("your line", outer), ("in it", inner)):
             if text:
                 yield [(f"  {name}: ", "muted"), (text, "text")]
-    else:
+    elif is_stalled(trainer):
         yield [
             ("where it is stuck is not known: ", "muted"),
             (getattr(reading, "text", "no reading"), "muted"),

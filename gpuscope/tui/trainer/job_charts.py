@@ -27,6 +27,7 @@ from ..charts.load_strips import LoadStrips
 from ..charts.stacked import Layer, Peak, StackedChart, TimeChart
 from ..charts.trends import Trends, moves
 from ..memory.timeline import ticks
+from ..shared.event_rows import event_lines
 from ..shared.job_rows import loss_text
 from ..shared.job_series import PEAK_SECONDS, missing, recent_peaks
 from ..shared.step_split import tokens_of
@@ -35,6 +36,7 @@ from ..shared.windows import window_of_minutes
 from ..shell.clock_at import clock_at
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
+from .hung_stack import hung_lines, stack_title
 from .job_load import draw_load, draw_trends, ranks_of
 from .job_pace import draw_pace
 from .step_layers import measured, of_ledger
@@ -288,6 +290,21 @@ class JobCharts(Grid):
             draw_load(self._load, self.session, host, trainer, window, clock, rows)
         if "trends" in self.shown:
             draw_trends(self._trends, self.session, host, trainer, window, clock)
+
+    def show_texts(self, host: HostView, job: JobView, trainer: TrainerView) -> None:
+        """Show where this rank stands and what happened to its job, where these have room."""
+        if "stack" in self.shown:
+            set_title(self.stack, stack_title(trainer))
+            room = self.stack.size.height, self.stack.size.width
+            self.stack.show(hung_lines(self.session, trainer, *room))
+        if "events" in self.shown:
+            set_title(self.events, "What happened")
+            past = self.session.frozen_view.past(host.key) is not None or self.session.replay
+            until = host.wall_seconds if past else None
+            found = self.session.happened.on(host).of_job(job.key, until)
+            room = self.events.size.height, self.events.size.width
+            glyphs, now = self.events.tokens.glyphs, host.wall_seconds
+            self.events.show(event_lines(found, glyphs, *room, now))
 
     def _history(self, entity_id: int, column: str, window: float | None) -> History:
         """Return as many readings as the charts can show apart."""

@@ -22,7 +22,6 @@ from ...text.styled import Line
 from ...text.units import window_text
 from ..doctor.cure import steps_lines
 from ..shared.after_end import after_end
-from ..shared.event_rows import event_lines
 from ..shared.next_step import case_of_job, finding_line, next_lines
 from ..shared.step_split import tokens_of
 from ..shared.trainer_actions import open_act
@@ -34,7 +33,6 @@ from ..widgets.pane import set_title
 from ..widgets.program import program
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
-from .hung_stack import hung_lines, stack_title
 from .job_charts import LEAST_ROWS, JobCharts
 from .job_load import devices_of
 from .job_text import head_of, standing_out, telling_chart
@@ -192,25 +190,13 @@ class JobScreen(FullScreen):
         if trainer is None:
             return
         self._charts.draw(host, trainer)
-        stack, events = self._charts.stack, self._charts.events
-        if "stack" in self._charts.shown:
-            set_title(stack, stack_title(trainer))
-            room = stack.size.height, stack.size.width
-            stack.show(hung_lines(self.session, trainer, *room))
+        self._charts.show_texts(host, job, trainer)
         if "cure" in self._charts.shown and self._case is not None:
             cure = self._charts.cure
             set_title(cure, "Findings: what to do")
             row = (self.session.doctor.table or {}).get(self._case.finding.pitfall)
             cells = max(30, cure.size.width)
             cure.show(list(steps_lines(self._case.finding, row, bool(host.badge), cells)))
-        if "events" in self._charts.shown:
-            set_title(events, "What happened")
-            past = self.session.frozen_view.past(host.key) is not None or self.session.replay
-            until = host.wall_seconds if past else None
-            found = self.session.happened.on(host).of_job(job.key, until)
-            room = events.size.height, events.size.width
-            lines = event_lines(found, events.tokens.glyphs, *room, host.wall_seconds)
-            events.show(lines)
 
     @property
     def _glyphs(self) -> Glyphs:

@@ -1,6 +1,7 @@
 """This screen shows everything about one process.
 
-That is who it is, what it holds on which GPU and how it calls that, and its history.
+That is who it is, what it holds on which GPU and how it calls that, and its history. Of one that
+trains a wide terminal has what the page of its job has: what is found, what to do, and its charts.
 """
 
 from __future__ import annotations
@@ -12,27 +13,37 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 
+from ...model.stalls import find_stall
+from ...model.step_parts import step_parts
 from ...store.view import by_key
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import window_text
 from ..charts.axes import fitted_seconds
 from ..charts.line import LineChart
-from ..shared.process_trends import living_uses, trainer_in
+from ..charts.trends import MOST_ROWS, Trends, is_seen
+from ..doctor.cure import steps_lines
+from ..processes import text as words
+from ..processes.idle import Idleness
+from ..processes.process_series import charts_of, least_of, series_of, top_of
+from ..processes.training_text import memory_lines, training_lines
+from ..shared.next_step import case_of_job, finding_line
+from ..shared.process_trends import living_uses, process_trends, trainer_in
+from ..shared.trainer_actions import ask_in
 from ..shell.clock_at import clock_at
 from ..shell.keymap import bindings_of
+from ..theme import Glyphs
 from ..widgets.charted_screen import CHART_ROWS, WINDOWS, ChartedScreen
 from ..widgets.pane import set_title
 from ..widgets.program import program
 from ..widgets.question_dialog import ask
 from ..widgets.text import Lines
-from . import text as words
-from .idle import Idleness
-from .process_series import charts_of, least_of, series_of, top_of
-from .training_text import memory_lines, training_lines
+from .hung_stack import hung_lines, stack_title
+from .job_charts import JobCharts
+from .job_text import telling_chart
 
 if TYPE_CHECKING:
-    from ...store.view import HostView, ProcView
+    from ...store.view import HostView, ProcView, TrainerView
     from ..shell.session import Session
 
 ASK_SECONDS = 5.0
@@ -43,6 +54,9 @@ LEAST_CHART_ROWS, BELOW_ROWS, MOST_BELOW = 6, 11, 3
 """A chart below the texts of a narrow screen, and of the widest, has so many rows at least; on the
 widest there are so many at most.
 """
+AXIS_ROWS, FRAME_ROWS = 2, 2
+MOST_ADVICE = 0.5
+"""The share of the rows that what to do may take."""
 
 
 class OneProcessScreen(ChartedScreen):
@@ -51,6 +65,10 @@ class OneProcessScreen(ChartedScreen):
     DEFAULT_CSS = """
     OneProcessScreen.-widest #right { width: 2fr; layout: grid; grid-size: 2; grid-rows: 1fr; }
     OneProcessScreen #left > .chart { height: 1fr; min-height: 11; }
+    OneProcessScreen.-widest .chart { max-height: 20; }
+    OneProcessScreen.-trains #right { layout: vertical; }
+    OneProcessScreen JobCharts > .panel { height: 1fr; }
+    OneProcessScreen #stack { height: 1fr; min-height: 4; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("OneProcessScreen")]
 
@@ -62,6 +80,10 @@ class OneProcessScreen(ChartedScreen):
         )
         self._below = [LineChart(classes="panel chart") for _ in range(MOST_BELOW)]
         self._order_said: list[Line] = [[("asking …", "muted")]]
+        self._advice, self._trends = Lines(classes="panel"), Trends(classes="panel")
+        self._stack = Lines(classes="panel", id="stack")
+        self._job = JobCharts(session)
+        """The charts of the job of a process that trains, on the widest terminals."""
 
     def compose(self) -> ComposeResult:
         panels = (
@@ -80,7 +102,14 @@ class OneProcessScreen(ChartedScreen):
                 for chart in self._below:
                     chart.display = False
                     yield chart
+                self._trends.display = self._stack.display = False
+                yield self._trends
+                yield self._stack
             with Vertical(id="right"):
+                self._advice.border_title = "Findings: what to do"
+                self._advice.display = self._job.display = False
+                yield self._advice
+                yield self._job
                 yield from self._charts
         yield self.foot
 
@@ -97,7 +126,7 @@ class OneProcessScreen(ChartedScreen):
         if host is None or process is None:
             self._missing("Process")
             return
-        self._present(words.head(process))
+        self._present(words.head(host, process))
         width = self.terminal[0]
         widest = width >= WIDEST
         self.set_class(widest, "-widest")
@@ -110,8 +139,11 @@ class OneProcessScreen(ChartedScreen):
             process, living_uses(process), devices, history, host.wall_seconds
         )
         glyphs = self._does.tokens.glyphs
-        does = training_lines(host, process, idle, cells, glyphs)
-        trains = trainer_in(host, process) is not None
+        trainer = trainer_in(host, process)
+        trains = trainer is not None
+        self._show_job(host, trainer if widest else None)
+        does = self._finding(host, trainer, glyphs, cells)
+        does += training_lines(host, process, idle, cells, glyphs)
         about = words.about_lines(host, process, None if trains else idle, cells, True)
         # a narrow screen has no rows to spare for another frame
         self._does.show(does if self.wide else [])
@@ -122,6 +154,62 @@ class OneProcessScreen(ChartedScreen):
         self._order.show(styled.hang_lines(self._order_said, cells))
         # what the probe says is in the line of each GPU already
         self._order.display = self.wide or not words.cuda_names(host, process)
+
+    def _finding(
+        self, host: HostView, trainer: TrainerView | None, glyphs: Glyphs, cells: int
+    ) -> list[Line]:
+        """Return the gravest finding about the job of a trainer; nothing where all is well."""
+        job = host.job_of(trainer)
+        case = case_of_job(host, job, self.session.doctor.cases) if job is not None else None
+        line = finding_line(case, glyphs)
+        return styled.hang(line[:1], line[1:], cells) if line else []
+
+    def _show_job(self, host: HostView, trainer: TrainerView | None) -> None:
+        """Show what to do about the job of a trainer, and place its charts; hide both without."""
+        self.set_class(trainer is not None, "-trains")
+        self._job.display = self._trends.display = trainer is not None
+        job = host.job_of(trainer)
+        case = case_of_job(host, job, self.session.doctor.cases) if job is not None else None
+        self._advice.display = trainer is not None and case is not None
+        self._stack.display = trainer is not None and self.session.replay is None
+        if trainer is None or job is None:
+            return
+        height, cells = self.terminal[1] - 2, self.terminal[0] * 2 // 3 - 4
+        advice: list[Line] = []
+        if case is not None:
+            row = (self.session.doctor.table or {}).get(case.finding.pitfall)
+            most = int(height * MOST_ADVICE) - FRAME_ROWS
+            lines = list(steps_lines(case.finding, row, bool(host.badge), cells))
+            advice = styled.first_rows(lines, most, cells)
+            self._advice.show(advice)
+        known = ["stack"] if self.session.replay is None else []
+        known += ["loss"] if trainer.number("loss") is not None else []
+        parts = step_parts([trainer], host, self.session.history)
+        known += ["step"] if parts is not None else []
+        left = height - (len(advice) + FRAME_ROWS if advice else 0)
+        hangs = find_stall(job.trainers) is not None
+        telling = telling_chart(host, job, self.session.history)
+        self._job.fit_to(cells + 4, left, hangs, known, telling)
+        self._stack.display = self._stack.display and "stack" not in self._job.shown
+        if self._stack.display:
+            set_title(self._stack, f"{stack_title(trainer)}, now")
+            size = self._stack.size
+            if size.height:
+                self._stack.show(hung_lines(self.session, trainer, size.height, size.width))
+
+    def _draw_job(self, host: HostView, process: ProcView, trainer: TrainerView) -> None:
+        """Draw the charts of the job of a trainer, and the histories of its process in strips."""
+        for chart in (*self._charts, *self._below):
+            chart.display = False
+        self._job.draw(host, trainer)
+        if (job := host.job_of(trainer)) is not None:
+            self._job.show_texts(host, job, trainer)
+        window = self._job.seconds
+        trends = process_trends(host, process, window, self.session.history)
+        rows = sum(MOST_ROWS if is_seen(one) else 1 for one in trends) + len(trends) - 1
+        self._trends.styles.height = rows + AXIS_ROWS + FRAME_ROWS
+        set_title(self._trends, f"Over {window_text(window)}")
+        self._trends.show(trends, window, host.sampled_seconds, clock_at(self.session, host))
 
     def _left_rows(self) -> int:
         """Return the rows that the charts can have below the texts."""
@@ -160,6 +248,10 @@ class OneProcessScreen(ChartedScreen):
     def _draw(self) -> None:
         host, process = self._find_process()
         if not self.is_attached or host is None or process is None:
+            return
+        trainer = trainer_in(host, process)
+        if trainer is not None and self.terminal[0] >= WIDEST:
+            self._draw_job(host, process, trainer)
             return
         window = WINDOWS[self._window]
         if not self._window:  # nobody has chosen a longer one
@@ -201,6 +293,30 @@ class OneProcessScreen(ChartedScreen):
         return next((n for n in fits if n < count and (count - n) % 2 == 0), 0)
 
     # ── keys ──
+
+    def action_zoom(self, by: int) -> None:
+        """Show a longer or shorter time on the charts."""
+        if not self._job.display:
+            super().action_zoom(by)
+            return
+        self._job.zoom(by)
+        self._draw()
+
+    def action_chart(self, by: int) -> None:
+        """Show the next history."""
+        if not self._job.display:
+            super().action_chart(by)
+            return
+        self._job.turn()
+        self.moved()
+
+    def action_act(self, name: str) -> None:
+        """Ask the trainer in this process."""
+        host, process = self._find_process()
+        if host is not None and process is not None:
+            if not self.refused(self.session, f"act('{name}')"):
+                ask_in(program(self.app), name, host, process)
+            self._show()
 
     def action_signal(self) -> None:
         """Ask which signal to send."""
