@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import fsum
 
 from ..store.view import DeviceView, Entity, HistoryOf, HostView, TrainerView, no_history
-from ..text.units import percent_text
+from ..text.units import percent_text, window_text
 from .growth import trend_of
 from .input_cure import is_hopeless
 from .memory_layers import living, trainer_of
@@ -18,6 +18,7 @@ from .memory_room import MemoryRoom, alarm, room_of
 from .ranks import names_of
 from .stalls import Stall, find_stall, place, waits_in_collective
 from .step_time import input_share, input_window, warmed_up
+from .time_ledger import recent
 
 STARVED = 0.2
 """A training that waits for input for this share of a step is starved."""
@@ -82,25 +83,41 @@ def filling(
     return min(found, key=lambda one: one[0])[1] if found else None
 
 
+def told_input(trainer: TrainerView, brief: bool = False) -> tuple[float | None, str]:
+    """Return the share of input wait that every screen tells of a trainer, and of what it is one.
+
+    It is that of the wall clock where it is divided, else of its last steps. ``brief`` is as beside
+    a state in a table.
+    """
+    ledger = recent(trainer)
+    if ledger.sure and (row := next((r for r in ledger.rows if r.name == "input"), None)):
+        window = window_text(round(ledger.seconds))
+        return row.share, window if brief else f"the last {window}"
+    return input_share(trainer), input_window(trainer, brief)
+
+
 def starvation(host: HostView, device: DeviceView, history: HistoryOf = no_history) -> str:
     """Return how much of its step the training on a device waits for input, "" unless much."""
     for allocator in living(device):
         trainer = trainer_of(host, allocator)
         share = starving(host, trainer, history) if trainer else None
         if trainer and share is not None and starving_warns(host, trainer, share, history):
-            return f"{percent_text(share)} of {input_window(trainer, brief=True)}"
+            return f"{percent_text(share)} of {told_input(trainer, brief=True)[1]}"
     return ""
 
 
 def starving(host: HostView, trainer: TrainerView, history: HistoryOf = no_history) -> float | None:
     """Return the share of a step that a trainer waits for its input.
 
-    None unless the share is large and costs time. That the thread waits proves nothing while the
-    GPU still works on kernels that were launched before.
+    None unless the share is large and costs time, and while the training warms up: its first batch
+    always takes long. That the thread waits proves nothing while the GPU still works on kernels
+    that were launched before.
     """
-    share = input_share(trainer)
-    if share is None or share < STARVED:
+    share, _ = told_input(trainer)
+    if share is None or share < STARVED or not warmed_up(trainer):
         return None
+    if trainer.definition.cuda and is_measured(trainer):
+        return share if (input_share(trainer) or 0.0) >= share / 2 else None
     busy = None if is_measured(trainer) else busy_meanwhile(host, trainer, history)
     return None if busy is not None and works_through(busy.percent, share) else share
 

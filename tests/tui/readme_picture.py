@@ -32,8 +32,8 @@ from tests.tui.screen_svg import Grid, Scene, grid_of_text, svg
 from tests.tui.snapshots import grid
 
 STALL, LAB = SHIPPED / "h200x2-stall.gsr", SHIPPED / "h200-lab.gsr"
-# gpuscope record --redact --duration 75, beside
-# OMP_NUM_THREADS=1 gpuscope run demos/pitfalls/slow_input.py
+# gpuscope record --redact --duration 75, beside it with OMP_NUM_THREADS=1:
+# gpuscope run demos/pitfalls/slow_input.py
 SLOW = ROOT / "tests" / "data" / "slow-input-cpu.gsr"
 FAILING = "demos/snapshots/failing.pickle.gz"
 WIDTH, HEIGHT = 110, 28

@@ -102,6 +102,18 @@ def test_beside_the_wall_clock_a_wait_for_input_has_the_figure_of_its_row():
     assert share != "74 %"
     assert f"waits for data {share} of the {line.split.basis}" in notes
     assert share in found["live.input_bound"].title
+    assert line.cells["input"][0] == percent_text(line.split.shares["input"], whole=True)
+    assert judge(host, host.devices[0]).reason.startswith(f"{share} of ")
+
+
+@pytest.mark.parametrize(("step", "state"), [(15, "ok"), (40, "warn")])
+def test_the_first_batches_of_a_training_are_no_state_of_it(step, state):
+    frames = put(one(80, **jobs.split(0.1, input=0.5)), "step", lambda _: step)
+    _, found, verdict, notes = told(frames)
+    warns = state == "warn"
+    assert ("live.input_bound" in found) == warns
+    assert verdict.startswith(state)
+    assert ("waits for data" in notes) == warns
 
 
 @in_loop

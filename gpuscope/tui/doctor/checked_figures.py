@@ -11,12 +11,12 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...model.device_state import mute, slowed
-from ...model.device_trainings import tensor_idle
+from ...model.device_trainings import tensor_idle, told_input
 from ...model.memory_room import MemoryRoom, rooms
 from ...model.ranks import name_of, names_of, subject_of
 from ...model.reading_age import marked, old_seconds
 from ...model.stalls import is_stalled
-from ...model.step_time import MIN_STEPS, input_share, warmed_up
+from ...model.step_time import MIN_STEPS, warmed_up
 from ...store.view import by_id
 from ...text.ranges import interval_text, ranges_text
 from ...text.units import age_text, bytes_text, duration_text, percent_text
@@ -175,7 +175,7 @@ def _steps(host: HostView, _: Sources) -> Figures:
 def _input(host: HostView, _: Sources) -> Figures:
     out: Figures = []
     for name, ranks in _groups(host):
-        found = [(share, t) for t in ranks if (share := input_share(t)) is not None]
+        found = [(share, t) for t in ranks if (share := told_input(t)[0]) is not None]
         if found:
             shares = [share for share, _ in found]
             text = _between(shares, lambda share: percent_text(share, whole=True))

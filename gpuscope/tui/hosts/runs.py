@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...model.device_trainings import warned_starving
+from ...model.device_trainings import told_input, warned_starving
 from ...model.job_state import JobState, Judged, job_state
 from ...model.pace import pace_of, seconds_left
-from ...model.step_time import input_share
 from ...store.view import HistoryOf, HostView, JobView, no_history
 from ...text import styled
 from ...text.styled import Line
@@ -71,7 +70,7 @@ def run_of(
     def known(column: str) -> list[float]:
         return [value for one in living if (value := one.number(column)) is not None]
 
-    shares = [share for one in living if (share := input_share(one)) is not None]
+    shares = [share for one in living if (share := told_input(one)[0]) is not None]
     pace = pace_of(living) if living else None
     left = [n for one in living if (n := seconds_left(one)) is not None]
     return HostJob(

@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.strip import Strip
 
 from ...model.fullest import PEAK_BASIS
-from ...model.pace import MEDIAN_STEPS, PARTS_STEPS
+from ...model.pace import MEDIAN_STEPS
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.width import cells as text_cells
@@ -186,8 +186,6 @@ class JobList(Painted, can_focus=True):
             "pace": f"step time: {MEDIAN_STEPS}-step median",
             "memory": f"peak: {PEAK_BASIS}",
         }
-        if any(line.split is not None and line.split.of_ledger for line in lines):
-            bases["input"] = f"input: {PARTS_STEPS} steps"  # the row below has another window
         told = [
             text
             for name, text in bases.items()

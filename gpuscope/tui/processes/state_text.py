@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...model.device_state import IDLE_PERCENT, NEARLY_FULL, DeviceState
+from ...model.device_trainings import told_input
 from ...model.memory_room import MemoryRoom, alarm
 from ...model.pace import pace_of
 from ...model.stalls import is_stalled, place, waits_in_collective
-from ...model.step_time import input_window
 from ...store.view import DeviceView, ProcView, TrainerView, UseView
 from ...text.styled import Line
 from ...text.units import brief_duration_text, percent_text, short_age_text
@@ -50,7 +50,7 @@ def state_words(
             kind, left = alarm(ends) or "warn", ends.runs_out.time_text or ends.runs_out.steps_text
             return [(f"{getattr(glyphs, kind)} filling", kind), (f" {left} left", "muted")]
         if starved and not is_stalled(trainer) and not stalled:
-            of_step = f" {percent_text(starved)} of {input_window(trainer, brief=True)}"
+            of_step = f" {percent_text(starved)} of {told_input(trainer, brief=True)[1]}"
             return [(f"{glyphs.warn} input-bound", "warn"), (of_step, "muted")]
         return _training(trainer, idle, glyphs, stalled, paced)
     step = process.number("log_step")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ...model.device_trainings import told_input
 from ...model.pace import pace_of
-from ...model.step_time import input_share
 from ...store.view import TrainerView
 from ...text.units import amount_text, brief_duration_text, percent_text
 from ..shared.job_rows import loss_text
@@ -26,7 +26,7 @@ def training_cells(trainer: TrainerView | None, waits: bool) -> dict[str, Cell]:
     if trainer is None:
         return {}
     peaks = [peak for one in trainer.allocators if (peak := one.number("peak_allocated_bytes"))]
-    pace, loss, share = pace_of([trainer]).seconds, trainer.number("loss"), input_share(trainer)
+    pace, loss, share = pace_of([trainer]).seconds, trainer.number("loss"), told_input(trainer)[0]
     cells: dict[str, Cell] = {}
     if peaks:
         cells[PEAK.key] = [(amount_text(max(peaks)), "muted")]

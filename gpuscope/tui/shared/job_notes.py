@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...model.device_trainings import starving, starving_warns
+from ...model.device_trainings import starving, starving_warns, told_input
 from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of, ending_text, job_end, last_state
 from ...model.job_state import WELL, JobState
@@ -14,13 +14,12 @@ from ...model.ranks import name_of, subject_of
 from ...model.reading_age import old_seconds
 from ...model.slowdown import of_trainers
 from ...model.stalls import find_stall, is_ending, worst_rank
-from ...model.step_time import SLOWER, input_window, slower_than_before
+from ...model.step_time import SLOWER, slower_than_before
 from ...model.stragglers import is_warning, straggler
-from ...model.time_ledger import recent
 from ...store.view import HistoryOf, HostView, JobView, TrainerView, by_id
 from ...text.clock import clock_text
 from ...text.styled import Line
-from ...text.units import age_text, bytes_text, percent_text, window_text
+from ...text.units import age_text, bytes_text, percent_text
 from .event_rows import DAY, at_text
 
 if TYPE_CHECKING:
@@ -162,19 +161,13 @@ def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[Line]:
 
 
 def input_lines(host: HostView, trainers: Sequence[TrainerView], history: HistoryOf) -> list[Line]:
-    """Return who waits for data how long, in a line; none where nobody does.
-
-    Where the wall clock is divided, the share is that of its row, which stands on the same screen.
-    """
+    """Return who waits for data how long, in a line; none where nobody does."""
     found = most_starving(host, trainers, history)
     if found is None:
         return []
     share, trainer = found
     name = f"{name_of(trainer)} " if len(trainers) > 1 else ""
-    window, ledger = input_window(trainer), recent(trainer)
-    if ledger.sure and (row := next((r for r in ledger.rows if r.name == "input"), None)):
-        share, window = row.share, f"the last {window_text(round(ledger.seconds))}"
-    text = f"{name}waits for data {percent_text(share)} of {window}"
+    text = f"{name}waits for data {percent_text(share)} of {told_input(trainer)[1]}"
     return [[("input: ", input_token(host, trainers, history)), (text, "muted")]]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...model.device_state import Kind
+from ...model.device_trainings import told_input
 from ...model.job_ends import NOTHING_SENT, counts_text, end_of, gravest_of, job_end
 from ...model.job_state import (
     JobState,
@@ -25,7 +26,6 @@ from ...model.ranks import running
 from ...model.reading_age import old_seconds
 from ...model.stalls import is_overdue, worst_rank
 from ...model.step_parts import StepParts, step_parts
-from ...model.step_time import input_share
 from ...store.view import Entity, HistoryOf, HostView, JobView, TrainerView, no_history
 from ...text.ranges import interval_text, ranges_text
 from ...text.styled import Line, Piece
@@ -281,7 +281,7 @@ def _trainer_cells(
     etas = [n for t in trainers if (n := seconds_left(t)) is not None and _is_sure(t, n)]
     of_epoch = any(t.readings.get("progress_of") == "epoch" for t in trainers)
     losses = [n for t in trainers if (n := t.number("loss")) is not None]
-    shares = [s for t in sound if (s := input_share(t)) is not None]
+    shares = [s for t in sound if (s := told_input(t)[0]) is not None]
     late = pace.stopped or any(is_overdue(t) for t in trainers)
     step, age = pace.seconds, pace.age_seconds
     if pace.stopped:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ...model.device_trainings import warned_starving
-from ...model.step_time import input_share
+from ...model.device_trainings import told_input, warned_starving
 from ...store.view import DeviceView, HistoryOf, HostView, TrainerView, by_id
 from ...text.units import amount_text, brief_duration_text, percent_text
 from ..shared.job_rows import loss_text
@@ -16,7 +15,7 @@ def wide_cells(
     """Return its slowest steps, its loss and wait for data, and the load of its GPU and process."""
     cells: dict[str, Cell] = {}
     slow, loss = trainer.number("step_seconds_p95"), trainer.number("loss")
-    share = input_share(trainer)
+    share, _ = told_input(trainer)
     if slow is not None:
         cells["p95"] = [(brief_duration_text(slow), "muted")]
     if loss is not None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...model.device_state import DeviceState
-from ...model.device_trainings import starving_warns
+from ...model.device_trainings import starving_warns, told_input
 from ...model.job_ends import end_text
 from ...model.job_state import broken_below
 from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
@@ -15,7 +15,6 @@ from ...model.ranks import running
 from ...model.reading_age import old_seconds
 from ...model.stalls import is_overdue, place, stalled_ranks, waits_in_collective, worst_rank
 from ...model.step_parts import StepParts, step_parts
-from ...model.step_time import input_share
 from ...model.stragglers import is_warning, straggler
 from ...store.view import by_id
 from ...text import styled
@@ -353,7 +352,7 @@ def _group_row(
     left = [room.headroom_bytes for room in found if room.headroom_bytes is not None]
     ages = [n for t in ranks if (n := t.number("step_age_seconds")) is not None]
     steps = [] if pace.stopped else [n for t in ranks if (n := t.number("step_seconds"))]
-    shares = [n for t in ranks if (n := input_share(t)) is not None]
+    shares = [n for t in ranks if (n := told_input(t)[0]) is not None]
     places = {place(t): t for t in ranks}
     cells: dict[str, Cell] = {
         "rank": [(_ranks_text(ranks), "text")],
