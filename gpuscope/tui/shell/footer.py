@@ -55,7 +55,7 @@ the registry puts first.
 """
 FEWEST_KEYS = 3
 """So many of the keys at the left are named before the words of those at the right."""
-ON_JOBS = ("open", "next_pane", "processes", "filter")
+ON_JOBS = ("open", "next_pane", "processes", "filter", "pause", "replay_back")
 """The same on the Overview while its list of jobs has the keyboard: a job has its probe already."""
 IN_A_HANG = ("open", "stacks", "signal")
 """What one needs first on the Overview while a job hangs."""
