@@ -81,7 +81,7 @@ def test_stacks_and_a_profile_of_a_running_training(tmp_path, training):
         stacks = terminal.wait(r"(?s)Stacks of pid \d+, acted_upon\.py.*training, main")
         assert "one_step" in stacks or "acted_upon.py:" in stacks
         terminal.keys("Escape")
-        terminal.wait("Devices", absent="Stacks of")
+        terminal.wait("─ GPUs", absent="Stacks of")
         terminal.keys("p")
         terminal.wait("Profile some steps")
         terminal.keys("Enter")
@@ -93,7 +93,7 @@ def test_stacks_and_a_profile_of_a_running_training(tmp_path, training):
         assert json.loads(trace.read_text())["traceEvents"]
         assert training.poll() is None, "the training continues"
         terminal.keys("Escape")
-        terminal.wait("Devices", absent="busiest thread")
+        terminal.wait("─ GPUs", absent="busiest thread")
         terminal.keys("q")
         terminal.wait("EXIT=0")
     finally:

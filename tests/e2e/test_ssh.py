@@ -312,7 +312,7 @@ def test_two_hosts_in_one_screen(terminal):
     screen.wait(r"3 hosts: (▲ 1 unreachable|1 connecting) · 2 ok")
     screen.wait(r"closed .*no ssh server listens there")
     screen.keys("1")
-    screen.wait(r"Devices")
+    screen.wait(r"─ GPUs")
     seen = set()
     for _ in range(3):
         place = re.search(r"([123])/3", screen.wait(r"[123]/3"))

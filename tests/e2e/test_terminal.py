@@ -70,7 +70,7 @@ def _ended(pid: int) -> bool:
 
 def test_starts_goes_through_its_tabs_and_leaves_nothing_behind(terminal):
     screen = terminal()
-    screen.wait(r"(?s)● live.*1 Overview.*Jobs.*Devices")
+    screen.wait(r"(?s)● live.*1 Overview.*Jobs.*─ GPUs")
     program = _pid_of_program(screen)
     agents = _descendants(program)
     assert agents, "the agent is a child of its own"
@@ -80,14 +80,14 @@ def test_starts_goes_through_its_tabs_and_leaves_nothing_behind(terminal):
         ("4", "Findings"),
         ("5", "Demo trainer"),
         ("6", "WHAT"),
-        ("1", "Devices"),
+        ("1", "─ GPUs"),
     ):
         screen.keys(key)
         screen.wait(wanted)
     screen.keys("?")
     screen.wait("On this row")
     screen.keys("q")
-    screen.wait("Devices", absent="On this row")
+    screen.wait("─ GPUs", absent="On this row")
     screen.keys("q")
     screen.wait("EXIT=0")
     assert screen.flag("alternate_on") == "0"

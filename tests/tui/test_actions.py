@@ -125,7 +125,7 @@ async def test_what_cannot_be_done_says_why():
 async def test_what_is_closed_twice_closes_nothing_else():
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await pilot.press("P")
         await until(pilot, "RSS GiB")
         processes = app.screen

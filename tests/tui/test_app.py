@@ -85,7 +85,7 @@ async def test_the_first_frame_needs_no_source():
     app = GpuscopeApp(Session())
     async with app.run_test(size=(120, 40)):
         screen = text(app)
-        for part in ("1 Overview", "Jobs", "Devices", "waiting for the first reading", "q Quit"):
+        for part in ("1 Overview", "Jobs", "─ GPUs", "waiting for the first reading", "q Quit"):
             assert part in screen
 
 
@@ -148,7 +148,7 @@ async def test_tabs_change_by_key_and_by_mouse():
             ("4", "Findings"),
             ("5", "Demo trainer"),
             ("6", "WHAT"),
-            ("1", "Devices"),
+            ("1", "─ GPUs"),
         ):
             await pilot.press(key)
             await until(pilot, wanted)
@@ -178,7 +178,7 @@ def test_the_program_opens_on_the_overview_with_what_is_remembered(monkeypatch):
 async def test_a_tab_asked_for_while_the_program_begins_is_the_one_that_is_shown():
     app = make_app(views.training(3.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         asked = asyncio.create_task(app.main.show_tab("log"))
         await asyncio.sleep(0)  # it is being built
         await app.main._begin()

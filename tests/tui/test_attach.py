@@ -218,7 +218,7 @@ async def test_the_list_says_what_each_needs_and_asks_for_nothing():
         await until(pilot, "Next run gpuscope enable")
         assert source.injected == []
         await pilot.press("escape")
-        await until(pilot, "Devices", absent="Attach · node-17")
+        await until(pilot, "─ GPUs", absent="Attach · node-17")
 
 
 @in_loop

@@ -148,7 +148,7 @@ async def test_nodes_of_a_job_and_a_pod_are_shown(target, keys, noted, tmp_path,
 async def test_the_dialog_says_what_can_be_typed_and_why_not_here():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         app.open("connect")
         await until(pilot, "user@host", "slurm:JOB", "k8s:NAMESPACE/POD", "Not possible")
         await type_in(pilot, "me@there")
@@ -164,7 +164,7 @@ async def test_the_dialog_says_what_can_be_typed_and_why_not_here():
 async def test_the_list_of_what_can_be_attached_to_leads_to_other_hosts():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         app.open("attach", None)
         await until(pilot, "o Another host")
         await pilot.press("o")

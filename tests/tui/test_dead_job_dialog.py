@@ -26,7 +26,7 @@ def test_the_folder_that_is_typed_is_read_and_the_culprits_row_is_marked(folder,
     async def run():
         app = make_app(views.training(4.0))
         async with app.run_test(size=size) as pilot:
-            await until(pilot, "Devices")
+            await until(pilot, "─ GPUs")
             app.open("dead_job")
             await until(pilot, "A dead job", "the folder of its logs", "Nothing there is changed")
             dialog = app.screen
@@ -42,7 +42,7 @@ def test_the_folder_that_is_typed_is_read_and_the_culprits_row_is_marked(folder,
             await pilot.press("tab")
             assert dialog._input.has_focus
             await pilot.press("escape")
-            await until(pilot, "Devices", absent="A dead job")
+            await until(pilot, "─ GPUs", absent="A dead job")
 
     run()
 
@@ -53,7 +53,7 @@ async def test_the_palette_offers_the_folder_that_is_typed(folder):
 
     app = make_app(views.training(4.0))
     async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         first = matching_entries(app, app.main, str(folder))[0]
         assert first.title == f"Examine the dead job in {folder}"
         assert any(one.name == "dead job" for one in matching_entries(app, app.main, "nccl hang"))

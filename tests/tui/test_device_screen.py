@@ -58,7 +58,7 @@ async def test_it_opens_at_every_size_and_no_line_is_too_long(size):
 async def test_enter_opens_it_and_keys_work():
     app = make_app(devices.training(60.0))
     async with app.run_test(size=(200, 60)) as pilot:
-        await until(pilot, "Devices · Enter: GPU 5")
+        await until(pilot, "─ GPUs · Enter: GPU 5")
         await pilot.press("home", "enter")
         shown = await until(
             pilot,
@@ -93,7 +93,7 @@ async def test_enter_opens_it_and_keys_work():
         await pilot.pause()
         assert isinstance(app.screen, DetailScreen)
         await pilot.press("escape", "escape")
-        await until(pilot, "Devices", absent="─ Health")
+        await until(pilot, "─ GPUs", absent="─ Health")
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ async def test_enter_opens_it_and_keys_work():
 async def test_each_load_has_a_lane_over_the_time_of_the_charts_and_its_mean_is_named():
     app = make_app(devices.training(60.0))
     async with app.run_test(size=(120, 60)) as pilot:
-        await until(pilot, "Devices · Enter: GPU 5")
+        await until(pilot, "─ GPUs · Enter: GPU 5")
         await pilot.press("home", "enter")
         shown = await until(pilot, "Load %, mean at right, 1 min", "Memory over 1 min, GiB")
         assert re.search(r"│ GPU-Util [^│]*%", shown)
@@ -302,7 +302,7 @@ async def test_charts_begin_with_what_the_driver_sampled_and_say_so():
     session = Session(source=source)
     app = GpuscopeApp(session, "overview")
     async with app.run_test(size=(200, 60)) as pilot:
-        await until(pilot, "Devices · Enter: GPU 5")
+        await until(pilot, "─ GPUs · Enter: GPU 5")
         await pilot.press("home", "enter")
         await until(pilot, "first 20 s from the driver")
         past = session.history(session.host.devices[0].id, "utilization_percent", 60.0)

@@ -132,7 +132,7 @@ async def test_the_recorded_stall_is_the_worst_with_rank_and_line_and_is_marked_
         await pilot.press("r")
         await until(pilot, "Repro: a recording is shown")
         await pilot.press("1")
-        screen = await until(pilot, "Devices", "stalled: rank 1 is stuck")
+        screen = await until(pilot, "─ GPUs", "stalled: rank 1 is stuck")
         assert "Hang: rank" not in screen, "the Overview tells it once, with its job"
         replay.seek(5.0)
         await until(pilot, "00:05/", absent="stalled: rank")

@@ -193,7 +193,7 @@ async def test_full_screens_and_dialogs_keep_host_time_and_the_three_keys():
     """What opens from a key is opened; the help over a tab and over a screen is one of them."""
     app = make_app(jobs.ranks(stalled=True))
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         clock = re.search(r"\d\d:\d\d:\d\d", text(app).splitlines()[0])
         assert clock is not None
         host = app.session.host

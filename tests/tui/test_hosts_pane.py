@@ -213,7 +213,7 @@ async def test_enter_looks_at_a_host_the_tabs_follow_and_escape_comes_back():
         await settled(pilot)
         await pilot.press("j", "j", "j")  # bravo, echo, delta, charlie
         await pilot.press("enter")
-        shown = await until(pilot, "jupyter", "Devices")
+        shown = await until(pilot, "jupyter", "─ GPUs")
         assert app.main.tab == "overview"
         assert "charlie 3/6" in shown
         await pilot.press("2")
@@ -266,7 +266,7 @@ async def test_the_filter_of_hosts_is_their_own():
         assert lines_of(app) == ["charlie"]
         assert app.session.state.filter == ""
         await pilot.press("enter")
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         assert "filter:" not in text(app)
         await pilot.press("escape")
         await until(pilot, "1 shown")
@@ -305,7 +305,7 @@ async def test_it_fits_any_terminal(size):
 async def test_one_host_has_no_fleet():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await pilot.press("0")
         shown = await until(pilot, "Fleet: only one host is connected")
         assert "0 Fleet" not in shown
@@ -484,11 +484,11 @@ async def test_the_devices_of_the_host_under_the_cursor_stand_below_where_rows_a
     async with app.run_test(size=(200, 60)) as pilot:
         await until(pilot, "6 hosts")
         await settled(pilot)
-        await until(pilot, "Devices of bravo", "◆ waits for rank 3")
+        await until(pilot, "─ GPUs of bravo", "◆ waits for rank 3")
         await pilot.press("end")
-        await until(pilot, "Devices of alpha", absent="◆ waits for rank 3")
+        await until(pilot, "─ GPUs of alpha", absent="◆ waits for rank 3")
         await pilot.resize_terminal(120, 18)
-        await until(pilot, "6 hosts", absent="Devices of")
+        await until(pilot, "6 hosts", absent="─ GPUs of")
 
 
 @in_loop
@@ -498,7 +498,7 @@ async def test_nothing_of_a_host_that_is_not_heard_looks_as_if_it_were_so_now():
         await until(pilot, "6 hosts")
         await settled(pilot)
         await pilot.press("j", "j")  # bravo, echo, delta
-        await until(pilot, "Devices of delta, as last seen")
+        await until(pilot, "─ GPUs of delta, as last seen")
         await pilot.press("enter")
         shown = await until(pilot, "delta 4/6", "no data for 42 s")
         assert clock_text(app.session.host.wall_seconds) in shown
@@ -532,8 +532,8 @@ async def test_why_a_host_cannot_be_reached_is_told_in_full_in_its_row(size):
 async def test_a_small_terminal_has_the_devices_of_a_host_below_a_few_hosts():
     app = app_of(SIX, "fleet")
     async with app.run_test(size=(80, 24)) as pilot:
-        screen = await until(pilot, "6 hosts", "Devices of bravo, 4 of 8", "stalled at data.py:88")
-        assert screen.index("alpha") < screen.index("Devices of bravo")
+        screen = await until(pilot, "6 hosts", "─ GPUs of bravo, 4 of 8", "stalled at data.py:88")
+        assert screen.index("alpha") < screen.index("─ GPUs of bravo")
 
 
 @in_loop

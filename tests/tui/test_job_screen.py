@@ -237,7 +237,7 @@ async def test_enter_shows_the_readings_of_a_rank_and_escape_leads_back():
         await pilot.press("escape")
         await until(pilot, "Findings")
         await pilot.press("escape")
-        await until(pilot, "Devices", absent="Ranks ─")
+        await until(pilot, "─ GPUs", absent="Ranks ─")
 
 
 @in_loop

@@ -271,7 +271,7 @@ def test_a_nearer_class_takes_a_key_from_those_it_derives_from():
 async def test_help_on_a_screen_begins_with_its_keys():
     app = make_app(jobs.ranks(stalled=True))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         app.open("processes")
         await until(pilot, "COMMAND")
         assert isinstance(app.screen, ProcessScreen)
@@ -314,7 +314,7 @@ def test_a_key_means_the_same_everywhere():
 async def test_help_on_a_tab_begins_with_the_keys_of_its_list_that_no_action_has():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         assert isinstance(app.screen.focused, LiveTable)
         await pilot.press("question_mark")
         await pilot.pause()
@@ -345,7 +345,7 @@ async def test_help_on_a_tab_begins_with_the_keys_of_its_list_that_no_action_has
 async def test_a_wide_help_has_two_columns():
     for width, two in ((99, False), (100, True), (200, True)):
         async with make_app(views.training(4.0)).run_test(size=(width, 60)) as pilot:
-            await until(pilot, "Devices")
+            await until(pilot, "─ GPUs")
             await pilot.press("question_mark")
             shown = await until(pilot, "On this row")
             line = next(line for line in shown.splitlines() if "On this row" in line)

@@ -54,7 +54,7 @@ async def test_every_key_is_answered_on_the_screen():
     """Each key that no action of the tab has shows a sentence in the last line."""
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         here = {key for action in ACTIONS if action.applies("overview") for key in action.keys}
         on_list = {one for key in keys_of(type(app.screen.focused)) for one in names_in(key)}
         for key in sorted(set(EVERY) - here - on_list - set(ALWAYS)):
@@ -68,7 +68,7 @@ async def test_every_key_is_answered_on_the_screen():
 async def test_a_dialog_answers_in_the_last_line_and_the_next_key_acts():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await pilot.press("P")
         await until(pilot, "RSS GiB")
         await pilot.press("m")
@@ -83,7 +83,7 @@ async def test_a_dialog_answers_in_the_last_line_and_the_next_key_acts():
 async def test_what_is_said_about_a_key_goes_with_the_next_key():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await pilot.press("c")
         await until(pilot, "(Counters) works on Memory (2)")
         assert "Enter Details" in text(app).splitlines()[-1], "a notice leaves keys their room"
@@ -105,7 +105,7 @@ def test_a_notice_is_shortened_and_keeps_the_name_of_its_file():
 async def test_a_long_notice_stands_in_the_last_line_of_a_narrow_terminal():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         app.session.notices.say(
             "copied, and written to /a/very/very/long/folder/of/a/user/on/a/host/gpuscope-1.txt"
         )
@@ -124,7 +124,7 @@ async def test_a_long_notice_stands_in_the_last_line_of_a_narrow_terminal():
 async def test_what_a_key_says_goes_with_the_next_key():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await pilot.press("c")
         await until(pilot, "(Counters) works on Memory (2)")
         await pilot.press("j")

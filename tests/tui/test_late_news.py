@@ -55,7 +55,7 @@ async def test_a_tab_that_is_asked_for_while_the_first_is_still_built_stays(monk
         await until(pilot, "WHAT", "live")
         assert app.main.tab == "log"
         burst(app, "1")
-        await until(pilot, "Devices", absent="WHAT")
+        await until(pilot, "─ GPUs", absent="WHAT")
 
 
 async def typing(app: GpuscopeApp, pilot: Any) -> FilterLine:
@@ -174,7 +174,7 @@ async def test_a_log_that_is_left_before_it_was_drawn_does_not_turn_in_circles(m
     monkeypatch.setattr(LogPane, "_show_chosen", lambda pane: (asked.append(1), show(pane)))
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await app.action_do("log")
         await app.action_do("overview")
         await pilot.pause(0.3)

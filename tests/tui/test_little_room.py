@@ -48,9 +48,9 @@ def words_of(screen: str) -> str:
 async def test_what_is_wrong_with_a_job_is_told_to_its_end_on_the_smallest_terminal(count):
     app = make_app(jobs.ranks(count, stalled=True))
     async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "Devices", "stalled: rank 3 is stuck at data.py:88", "Doctor ▲1")
+        await until(pilot, "─ GPUs", "stalled: rank 3 is stuck at data.py:88", "Doctor ▲1")
         app.main.refresh_all()  # as the next reading does
-        screen = await until(pilot, "Devices", "do first: Read the stacks", absent="VRAM of GPU")
+        screen = await until(pilot, "─ GPUs", "do first: Read the stacks", absent="VRAM of GPU")
         others = "0–2" if count == 4 else "0–2, 4–7"
         assert f"ranks {others} wait in all_reduce" in words_of(screen)
         assert all(f"│ {'▸' if n == 3 else ' '}   {n} " in screen for n in range(count)), (
@@ -63,7 +63,7 @@ async def test_what_is_wrong_with_a_job_is_told_to_its_end_on_the_smallest_termi
 async def test_what_to_do_is_kept_where_devices_need_the_rows_of_what_a_forecast_rests_on():
     app = make_app(jobs.ranks(8, leaks=2))
     async with app.run_test(size=(80, 21)) as pilot:
-        await until(pilot, "Devices", "rank 2 runs out", "Doctor ▲1")
+        await until(pilot, "─ GPUs", "rank 2 runs out", "Doctor ▲1")
         app.main.refresh_all()  # as the next reading does
         await until(pilot, "48202)", "do first: Save a checkpoint", absent="iB per step")
         await pilot.resize_terminal(80, 30)
@@ -77,7 +77,7 @@ async def test_what_to_do_is_kept_where_devices_need_the_rows_of_what_a_forecast
 async def test_while_a_filter_is_typed_the_footer_names_the_keys_that_are_no_letters():
     app = make_app(views.training())
     async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "Devices", "P Processes")
+        await until(pilot, "─ GPUs", "P Processes")
         await pilot.press("slash", "j")
         await until(pilot, "Enter Keep it", "Esc Drop it", absent="P Processes")
         await pilot.press("enter")
@@ -91,7 +91,7 @@ async def test_while_a_filter_is_typed_the_footer_names_the_keys_that_are_no_let
 async def test_the_same_on_the_screen_of_processes():
     app = make_app(views.training())
     async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await pilot.press("P")
         await until(pilot, "u Mine")
         await pilot.press("slash", "l")
@@ -107,7 +107,7 @@ async def test_no_key_is_promised_that_a_session_cannot_carry_out():
     stalled = jobs.ranks(stalled=True)
     for app, can in ((make_app(stalled), False), (test_trainer_actions.make(stalled)[0], True)):
         async with app.run_test(size=SMALL) as pilot:
-            await until(pilot, "Devices")
+            await until(pilot, "─ GPUs")
             await pilot.press("enter")  # the keyboard begins at the job that stands still
             screen = await until(pilot, "Findings", "Enter Details", "do first")
             assert [key in screen for key in promised] == [can] * 3
@@ -156,7 +156,7 @@ async def test_a_long_command_leaves_all_signals_in_view_and_a_key_shows_all_of_
 async def test_what_a_signal_does_goes_on_below_itself_from_the_first_frame_on():
     app = make_app(views.training())
     async with app.run_test(size=(56, 32)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         app.session.why_not = lambda name: ""  # type: ignore[method-assign]
         host = app.session.host
         assert host is not None
@@ -180,7 +180,7 @@ async def test_the_progress_of_many_ranks_is_in_sight_under_a_long_question():
     source.held.clear()
     app = test_attach.make(source)
     async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await pilot.press("a")
         await until(pilot, "Attach · ")
         await pilot.press("enter")
@@ -204,7 +204,7 @@ def test_the_thumb_of_a_scrolled_table_is_seen_in_ascii_without_colour():
 async def test_the_palette_shows_what_every_font_has():
     app = make_app(views.training())
     async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await pilot.press("colon", *"modules")
         screen = await until(pilot, "parameters and state by module")
         assert all(ord(char) < 0x3000 for char in screen), "no pictures"

@@ -50,7 +50,7 @@ def test_a_kind_has_a_screen_and_somebody_who_opens_it(kind):
 async def test_a_process_opens_as_its_job_or_as_its_readings():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         host = app.session.host
         assert host is not None
         inside = {trainer.definition.pid for job in host.jobs for trainer in job.trainers}
@@ -69,7 +69,7 @@ async def test_a_process_opens_as_its_job_or_as_its_readings():
 async def test_what_a_screen_returns_is_passed_on():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         closed: list[object] = []
         app.open("processes", then=closed.append)
         await pilot.pause()
@@ -93,7 +93,7 @@ def test_neither_a_screen_nor_a_source_is_loaded_before_it_is_opened():
 async def test_a_tab_that_is_asked_for_while_somebody_leaves_is_not_built():
     app = make_app(views.training())
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         app.exit()  # the screen is still there for a moment
         await app.main.show_tab("memory")
         await app.main.action_do("filter")

@@ -226,7 +226,7 @@ async def test_a_chart_that_has_nothing_to_show_gives_its_place_to_one_that_has(
 async def test_it_begins_at_the_device_that_is_worst_off():
     app = make_app(views.training())
     async with app.run_test(size=USUAL) as pilot:
-        await until(pilot, "Devices · Enter: GPU 5", "▸   5  H200", "VRAM of GPU 5")
+        await until(pilot, "─ GPUs · Enter: GPU 5", "▸   5  H200", "VRAM of GPU 5")
 
 
 @in_loop
@@ -235,8 +235,8 @@ async def test_a_chart_names_the_layer_that_the_legend_of_the_devices_lacks():
     for sample in [frame for frame in frames if isinstance(frame, f.Sample)][8:36]:
         sample.a = []
     for shown, elsewhere in (
-        (frames, "⠢ not read, others as in Devices"),
-        (views.training(), "colours as in Devices"),
+        (frames, "⠢ not read, others as in GPUs"),
+        (views.training(), "colours as in GPUs"),
     ):
         async with make_app(shown).run_test(size=USUAL) as pilot:
             await until(pilot, "VRAM of GPU 5", "─ █ allocated █ cached █ outside torch █ other")
@@ -417,7 +417,7 @@ async def test_the_cursor_of_the_devices_and_its_chart_are_at_what_is_wrong_with
 async def test_the_keyboard_begins_at_the_device_that_is_lost():
     app = make_app(views.hung())
     async with app.run_test(size=USUAL) as pilot:
-        await until(pilot, "Devices · Enter: GPU 3")
+        await until(pilot, "─ GPUs · Enter: GPU 3")
         await pilot.press("enter")
         await until(pilot, "GPU 3 ")
         assert isinstance(app.screen, DeviceScreen)
@@ -427,19 +427,19 @@ async def test_the_keyboard_begins_at_the_device_that_is_lost():
 async def test_only_the_panel_with_the_keyboard_has_a_bright_title():
     app = make_app(views.training())
     async with app.run_test(size=USUAL) as pilot:
-        screen = await until(pilot, "Devices · Enter: GPU 5", "USED/TOTAL")
-        at = {name: place_of(screen, f"─ {name}") for name in ("Jobs", "Devices")}
+        screen = await until(pilot, "─ GPUs · Enter: GPU 5", "USED/TOTAL")
+        at = {name: place_of(screen, f"─ {name}") for name in ("Jobs", "GPUs")}
 
         def bold(name: str) -> bool:
             x, y = at[name]
             return bool(grid(app)[y][x + 2][1].bold)
 
-        assert (bold("Jobs"), bold("Devices")) == (False, True)
+        assert (bold("Jobs"), bold("GPUs")) == (False, True)
         while "Jobs ·" not in text(app):
             await pilot.press("tab")
             await pilot.pause()
-        await until(pilot, "Jobs · Enter", absent="Devices ·")
-        assert (bold("Jobs"), bold("Devices")) == (True, False)
+        await until(pilot, "Jobs · Enter", absent="─ GPUs ·")
+        assert (bold("Jobs"), bold("GPUs")) == (True, False)
 
 
 def before_a_hang() -> GpuscopeApp:
@@ -455,11 +455,11 @@ def before_a_hang() -> GpuscopeApp:
 async def test_a_job_that_hangs_later_takes_the_cursor_and_tab_goes_down_from_it(size):
     app = before_a_hang()
     async with app.run_test(size=size) as pilot:
-        await until(pilot, "Devices · Enter: GPU 0")
+        await until(pilot, "─ GPUs · Enter: GPU 0")
         app.session.seek(55)
-        await until(pilot, "stalled: rank 1", "Jobs · Enter: ranks", absent="Devices ·")
+        await until(pilot, "stalled: rank 1", "Jobs · Enter: ranks", absent="─ GPUs ·")
         await pilot.press("tab")
-        await until(pilot, "Devices · Enter: GPU 1", absent="Jobs ·")
+        await until(pilot, "─ GPUs · Enter: GPU 1", absent="Jobs ·")
         while "Jobs ·" not in text(app):
             await pilot.press("tab")
             await pilot.pause()
@@ -472,13 +472,13 @@ async def test_a_job_that_hangs_later_takes_the_cursor_and_tab_goes_down_from_it
 async def test_a_job_that_hangs_does_not_take_the_cursor_from_where_the_user_put_it():
     app = before_a_hang()
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "Devices · Enter: GPU 0")
+        await until(pilot, "─ GPUs · Enter: GPU 0")
         await pilot.press("tab")
         await until(pilot, "Jobs ·")
         await pilot.press("tab")
-        await until(pilot, "Devices · Enter: GPU 0")
+        await until(pilot, "─ GPUs · Enter: GPU 0")
         app.session.seek(55)
-        await until(pilot, "stalled: rank 1", "Devices · Enter: GPU 0", absent="Jobs ·")
+        await until(pilot, "stalled: rank 1", "─ GPUs · Enter: GPU 0", absent="Jobs ·")
 
 
 def retried() -> list[f.Frame]:
@@ -576,7 +576,7 @@ async def test_two_gpus_have_lanes_for_what_works_inside_them_too():
 async def test_charts_that_come_while_the_program_ends_do_not_break_its_end():
     app = make_app(jobs.ranks(4))
     async with app.run_test(size=(140, 45)) as pilot:
-        await until(pilot, "Devices", "Jobs")
+        await until(pilot, "─ GPUs", "Jobs")
         while not app.screen.query(Charts):  # these come after the lists
             await pilot.pause()
         charts = app.screen.query_one(Charts)

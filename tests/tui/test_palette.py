@@ -29,7 +29,7 @@ async def type_in(pilot, words: str) -> None:
 async def test_every_action_is_listed_once_with_its_key_and_what_is_impossible_comes_last():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         entries = matching_entries(app, app.main, "")
         named = [entry for entry in entries if not entry.kind and entry.name in BY]
         assert {entry.name for entry in named} == set(BY) - NEVER_LISTED
@@ -47,7 +47,7 @@ BY = {action.name: action for action in ACTIONS}
 async def test_an_entry_takes_one_line_and_the_page_shows_through_dimmed():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await pilot.press("colon")
         shown_now = await until(pilot, "jobs, GPUs, load and memory")
         lines = shown_now.splitlines()
@@ -68,7 +68,7 @@ async def test_an_entry_takes_one_line_and_the_page_shows_through_dimmed():
 async def test_a_word_for_what_is_wrong_leads_to_the_tab_that_shows_it(query, name):
     app = make_app(views.training(4.0))
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await pilot.press("colon")
         await type_in(pilot, query)
         await until(pilot, query, "pitfall")
@@ -79,7 +79,7 @@ async def test_a_word_for_what_is_wrong_leads_to_the_tab_that_shows_it(query, na
 async def test_it_carries_an_action_out_and_remembers_it():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await pilot.press("colon")
         await type_in(pilot, "memory")
         await pilot.press("enter")
@@ -97,7 +97,7 @@ async def test_it_carries_an_action_out_and_remembers_it():
 async def test_an_action_of_another_tab_goes_there_first():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await pilot.press("colon")
         await type_in(pilot, "counters")
         await pilot.press("enter")
@@ -109,7 +109,7 @@ async def test_an_action_of_another_tab_goes_there_first():
 async def test_what_is_not_possible_says_why_and_the_palette_stays():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await pilot.press("colon")
         await type_in(pilot, "next host, or")
         await pilot.press("enter")
@@ -121,7 +121,7 @@ async def test_what_is_not_possible_says_why_and_the_palette_stays():
 async def test_a_small_terminal_says_in_each_line_why_an_entry_is_not_possible():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await pilot.press("colon")
         await type_in(pilot, "rec")
         lines = (await until(pilot, "Reconnect")).splitlines()
@@ -136,7 +136,7 @@ async def test_a_small_terminal_says_in_each_line_why_an_entry_is_not_possible()
 async def test_things_are_found_by_their_names():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         assert matching_entries(app, app.main, "gpu 3")[0].title == "GPU 3"
         assert matching_entries(app, app.main, "pid 48214")[0].title == "pid 48214"
         assert matching_entries(app, app.main, "48214")[0].title == "pid 48214"
@@ -152,7 +152,7 @@ async def test_things_are_found_by_their_names():
 async def test_oom_slow_and_hang_lead_to_the_doctor_a_pitfall_and_a_word():
     app = make_app(jobs.ranks(stalled=True))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         for query in ("oom", "slow", "hang"):
             entries = matching_entries(app, app.main, query)
             assert "doctor" in [entry.name for entry in entries[:6]], query
@@ -168,7 +168,7 @@ async def test_oom_slow_and_hang_lead_to_the_doctor_a_pitfall_and_a_word():
 async def test_slow_leads_to_what_says_why_before_the_rate_of_samples():
     app = make_app(jobs.ranks())
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         app.session.why_not = lambda need: ""  # the rate can be changed
         found = matching_entries(app, app.main, "slow")
         titles = [entry.title for entry in found]
@@ -182,7 +182,7 @@ async def test_slow_leads_to_what_says_why_before_the_rate_of_samples():
 async def test_a_word_is_explained():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         assert matching_entries(app, app.main, "headroom")[0].title == "headroom"
         await pilot.press("colon")
         await type_in(pilot, "headroom")
@@ -195,7 +195,7 @@ async def test_a_word_is_explained():
 async def test_the_keys_of_a_screen_come_first_and_one_is_carried_out():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         app.open("processes")
         await until(pilot, "RSS GiB")
         titles = [entry.title for entry in matching_entries(app, app.screen, "")]
@@ -212,7 +212,7 @@ async def test_the_keys_of_a_screen_come_first_and_one_is_carried_out():
 async def test_a_theme_is_chosen_by_its_name():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await pilot.press("colon")
         await type_in(pilot, "theme light")
         await pilot.press("enter")
@@ -226,7 +226,7 @@ async def test_a_picture_and_a_report_are_saved_and_their_paths_said(tmp_path, m
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         for words, suffix, holds in (
             ("save a picture", "svg", "node-17"),
             ("report html", "html", "Where the memory is"),
@@ -238,7 +238,7 @@ async def test_a_picture_and_a_report_are_saved_and_their_paths_said(tmp_path, m
             (path,) = tmp_path.rglob(f"*.{suffix}")
             saved = Path(path).read_text().replace("&#160;", " ")
             assert holds in saved
-            assert "Devices" in saved
+            assert "GPUs" in saved
             assert "Palette  " not in saved.partition("</h2>")[0]
             assert path.stat().st_mode & 0o077 == 0
 
@@ -249,7 +249,7 @@ async def test_settings_show_the_file_and_change_what_can_be_changed(tmp_path, m
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await pilot.press("colon")
         await type_in(pilot, "settings")
         await pilot.press("enter")
@@ -275,7 +275,7 @@ def test_every_word_of_a_query_must_be_in_an_entry():
 async def test_a_click_on_an_entry_does_it():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await pilot.press("colon")
         await type_in(pilot, "memory")
         await pilot.pause()
@@ -289,7 +289,7 @@ async def test_a_click_on_an_entry_does_it():
 async def test_what_acts_on_another_tab_stands_below_what_acts_here():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         for query in ("", "setting", "trainer"):
             possible = [
                 entry for entry in matching_entries(app, app.main, query) if not entry.reason
@@ -306,7 +306,7 @@ async def test_what_acts_on_another_tab_stands_below_what_acts_here():
 async def test_enter_is_explained_for_the_tab_that_is_shown():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await pilot.press("6", "question_mark")
         shown_now = await until(pilot, "go to the job, GPU, finding")
         assert "ranks side by side" not in shown_now
@@ -318,7 +318,7 @@ async def test_a_saved_picture_stands_in_the_log_with_its_path(tmp_path, monkeyp
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         app.save_picture()
         await pilot.press("6")
         await until(pilot, "files 1", "saved", "picture saved")
@@ -336,7 +336,7 @@ async def test_a_saved_picture_stands_in_the_log_with_its_path(tmp_path, monkeyp
 async def test_an_action_of_a_tab_leaves_the_screens_above_the_tabs():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await pilot.press("P")
         await pilot.pause()
         await pilot.press("question_mark", "colon")
@@ -349,7 +349,7 @@ async def test_an_action_of_a_tab_leaves_the_screens_above_the_tabs():
 async def test_an_action_that_is_being_typed_comes_before_pitfalls_and_words():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         assert matching_entries(app, app.main, "setting")[0].name == "settings"
         assert matching_entries(app, app.main, "save a pic")[0].name == "save picture"
 
@@ -358,7 +358,7 @@ async def test_an_action_that_is_being_typed_comes_before_pitfalls_and_words():
 async def test_what_a_newcomer_types_finds_its_thing():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         for query, title in (
             ("why slow", "Time"),
             ("oom", "Memory"),

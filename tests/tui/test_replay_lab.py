@@ -38,7 +38,7 @@ def replayed(monkeypatch, tmp_path, recording: Path, seconds: float = 20.0) -> G
 async def test_a_replay_shows_no_run_of_this_machine_on_any_tab(monkeypatch, tmp_path):
     app = replayed(monkeypatch, tmp_path, REDACTED / "h200x2-ddp.gsr")
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         for key, wanted in (
             ("2", "Where the bytes are"),
             ("3", "Time"),

@@ -32,7 +32,7 @@ def saved(folder: Path) -> str:
 async def test_the_report_of_a_host_has_the_figures_of_the_screens(tmp_path):
     app = make_app(clocks.of_ranks())
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await pilot.press("3")
         await until(pilot, "goes into saving checkpoints")
         await pilot.press("R")
@@ -50,7 +50,7 @@ async def test_on_the_labs_tab_the_report_has_its_runs(tmp_path):
     RunLedger().add({"device": "cpu", "samples_per_second": 5.0, "steps": 3}, label="mine <b>")
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         await pilot.press("5")
         await until(pilot, "unknown settings")
         await pilot.press("R")
@@ -65,7 +65,7 @@ async def test_on_the_labs_tab_the_report_has_its_runs(tmp_path):
 async def test_the_report_of_a_snapshot_on_the_screen_is_of_that_file(tmp_path):
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
+        await until(pilot, "─ GPUs")
         app.open("snapshot", SNAPSHOT)
         await until(pilot, "training.pickle.gz", "83.8 MiB")
         await pilot.press("R")

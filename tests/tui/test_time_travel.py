@@ -166,7 +166,7 @@ async def test_the_keys_through_time_work_inside_a_device_a_process_the_list_and
         await pilot.press("space")
         await until(pilot, " · started ", absent="PAST")
         await pilot.press("left_curly_bracket", "escape", "escape")
-        assert load_shown(await until(pilot, "Devices", ", 5 min 00 s ago")) == "24 %", (
+        assert load_shown(await until(pilot, "─ GPUs", ", 5 min 00 s ago")) == "24 %", (
             "what lies below has moved along"
         )
 
@@ -175,7 +175,7 @@ async def test_the_keys_through_time_work_inside_a_device_a_process_the_list_and
 async def test_the_footer_leads_back_in_time_and_to_now():
     app = make_app(climbing(0, 1800))
     async with app.run_test(size=(120, 24)) as pilot:
-        footer = (await until(pilot, "Devices", "z Z Zoom")).splitlines()[-1]
+        footer = (await until(pilot, "─ GPUs", "z Z Zoom")).splitlines()[-1]
         assert ", . Past" in footer
         at = footer.index(", .")
         await pilot.click(offset=(at, 23))
@@ -238,8 +238,8 @@ async def test_a_process_has_its_history_in_the_details():
 async def test_more_jobs_than_there_is_room_for_are_seen_to_be_more_and_begin_at_the_first():
     app = make_app(crowd(range(100, 140)))
     async with app.run_test(size=(80, 24)) as pilot:
-        screen = await until(pilot, "worker-100 ", "Devices")
-        jobs = screen.split("Jobs")[1].split("Devices")[0]
+        screen = await until(pilot, "worker-100 ", "─ GPUs")
+        jobs = screen.split("Jobs")[1].split("─ GPUs")[0]
         assert "┃" in jobs, "a mark of where one is"
         shown = app.main.pane.query_one("#jobs")
         shown.show(shown._lines[::-1])

@@ -106,7 +106,7 @@ async def test_a_snapshot_names_effect_and_price_and_asks_nobody_before_enter():
         assert "pauses once for about 0.1–1 s" in screen
         assert "only if history was on before" in screen
         await pilot.press("escape")
-        await until(pilot, "Devices", absent="Take an allocator snapshot")
+        await until(pilot, "─ GPUs", absent="Take an allocator snapshot")
         assert source.asked == []
 
 
@@ -178,7 +178,7 @@ async def test_history_that_is_declined_stays_off():
         await pilot.press("H", "enter")
         await until(pilot, "+19.0 % per step")
         await pilot.press("escape")
-        await until(pilot, "Devices", absent="Record allocation history")
+        await until(pilot, "─ GPUs", absent="Record allocation history")
         assert len(source.asked) == 1
 
 
@@ -198,7 +198,7 @@ async def test_progress_is_shown_and_escape_cancels_at_the_other_end():
         assert isinstance(app.screen, ActDialog)
         assert not list((result_files.data_folder() / "profiles").iterdir())
         await pilot.press("escape")
-        await until(pilot, "Devices", absent="Profile some steps")
+        await until(pilot, "─ GPUs", absent="Profile some steps")
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ async def test_the_number_of_steps_and_the_trainer_can_be_chosen():
         await pilot.press("greater_than_sign")
         await until(pilot, "On the CPU, by total time")
         await pilot.press("q")
-        await until(pilot, "Devices", absent="What it did")
+        await until(pilot, "─ GPUs", absent="What it did")
 
 
 @in_loop

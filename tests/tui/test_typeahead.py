@@ -50,7 +50,7 @@ async def test_keys_for_a_screen_that_a_key_before_them_opens():
         burst(app, "P/jupyter\r>")
         await until(pilot, "filter: jupyter", "1 of 8", "sorted by memory")
         burst(app, "/\x1bqj/H200\r4")
-        await until(pilot, "Findings", absent="Devices")
+        await until(pilot, "Findings", absent="─ GPUs")
         assert app.session.state.process_filter == ""
         assert app.session.state.filter == "H200"
 

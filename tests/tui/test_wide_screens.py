@@ -285,15 +285,15 @@ async def test_a_wide_fleet_has_the_jobs_of_all_hosts_and_charts_of_one(size):
     app = app_of(SIX)
     async with app.run_test(size=size) as pilot:
         await settled(pilot)
-        screen = await until(pilot, "HOSTS", "Devices of bravo", "GPU utilisation")
+        screen = await until(pilot, "HOSTS", "─ GPUs of bravo", "GPU utilisation")
         rows = [line for line in screen.splitlines() if "stalled" in line and "bravo" in line]
         assert rows, "the job that hangs says so"
         trains = next(line for line in screen.splitlines() if "● trains" in line)
         assert "alpha" in trains
         await pilot.press("end")
-        await until(pilot, "Devices of alpha")
+        await until(pilot, "─ GPUs of alpha")
         await pilot.resize_terminal(*USUAL)
-        await until(pilot, "Devices of", absent="GPU utilisation")
+        await until(pilot, "─ GPUs of", absent="GPU utilisation")
 
 
 @pytest.mark.slow
@@ -320,11 +320,11 @@ async def test_a_host_without_readings_has_what_it_needs_in_place_of_empty_boxes
         await settled(pilot)
         await pilot.press("j")
         wanted = ("echo: no reading yet", "Python 3.8", "Wrong on the other hosts")
-        screen = await until(pilot, *wanted, absent="Devices of")
+        screen = await until(pilot, *wanted, absent="─ GPUs of")
         assert "no readings yet" not in screen, "no chart of nothing"
         assert "Hang: rank 3 is stuck" in screen.split("Wrong on the other hosts")[1]
         await pilot.press("k")
-        await until(pilot, "Devices of bravo", "GPU utilisation", absent="echo: no reading yet")
+        await until(pilot, "─ GPUs of bravo", "GPU utilisation", absent="echo: no reading yet")
 
 
 # ── the time ──

@@ -23,7 +23,7 @@ REPLAYED_LAB = ("lab.replay_pane", "ReplayLabPane")
 """The module and the class of the Lab's tab in a replay."""
 PANELS = {
     "fleet": ("Hosts",),
-    "overview": ("Jobs", "Devices"),
+    "overview": ("Jobs", "GPUs"),
     "memory": ("Where the bytes are",),
     "time": ("Where the time goes",),
     "doctor": ("Findings",),

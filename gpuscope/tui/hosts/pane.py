@@ -287,7 +287,7 @@ class FleetPane(Pane):
         ]
         part = f", {rows - 3} of {len(found)}" if rows - 3 < len(found) else ""
         seen = "" if current else ", as last seen"
-        set_title(self._devices, f"Devices of {host.name}{part}{seen}")
+        set_title(self._devices, f"GPUs of {host.name}{part}{seen}")
         self._devices.show_empty(WAITING if current else "none known")
         found = found if current else [as_last_seen(row) for row in found]
         wide = width >= WIDE

@@ -47,7 +47,7 @@ MOST_HIGH_ROWS = 24
 
 ROOMY_TREND_ROWS = 6
 """With so many rows for each reading there is room for those that say less."""
-AS_IN_DEVICES = "as in Devices"
+AS_IN_GPUS = "as in GPUs"
 """In place of a legend that does not fit."""
 NO_TRAINER = "no trainer with a probe"
 
@@ -265,10 +265,10 @@ class Charts(Vertical):
         total = device.definition.total_bytes
         there, fill = named_layers(host), chart.tokens.glyphs.fill
         absent = [one for one in layers if one.token not in there and any(one.values)]
-        chart.legend_elsewhere = f"colours {AS_IN_DEVICES}"
+        chart.legend_elsewhere = f"colours {AS_IN_GPUS}"
         if absent:
             named = ", ".join(f"{fill(one.token)} {one.label}" for one in absent)
-            chart.legend_elsewhere = f"{named}, others {AS_IN_DEVICES}"
+            chart.legend_elsewhere = f"{named}, others {AS_IN_GPUS}"
         chart.show(
             layers,
             seconds,

@@ -328,7 +328,7 @@ class OverviewPane(Pane):
 
     def _panels(self) -> list[tuple[Widget, str]]:
         """The lists that can have the keyboard, in the order of Tab."""
-        found: list[tuple[Widget, str]] = [(self._jobs, "Jobs"), (self._devices, "Devices")]
+        found: list[tuple[Widget, str]] = [(self._jobs, "Jobs"), (self._devices, "GPUs")]
         found.append((self._findings, "Findings"))
         return found + ([(self._processes, "Processes")] if self._processes is not None else [])
 
