@@ -49,7 +49,7 @@ for frame in (
 ):
     os.write(1, encode(frame))
 answers = {{
-    "old": {{"gpuscope": "0.1", "environment": {{}}}},
+    "nothing": {{"environment": {{}}}},
     "types": {{"facts": {{"devices": [{{"index": "first"}}], "host": 7}}}},
     "evil": {{"facts": {{"driver_version": "580\\x1b]52;c;QQ\\x07\\u202e", "unheard": "of",
               "devices": [{{"index": 0, "name": "H\\x9b2J", "lost": "GPU is lost\\x1b[2J\\u202e"}}]}}}},
