@@ -180,7 +180,7 @@ async def test_the_progress_of_many_ranks_is_in_sight_under_a_long_question():
     source.held.clear()
     app = test_attach.make(source)
     async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, "─ GPUs")
+        await until(pilot, "─ GPUs", "● live")  # before that there is nobody to attach to
         await pilot.press("a")
         await until(pilot, "Attach · ")
         await pilot.press("enter")
