@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..model import cuda_devices
+from ..text.ranges import ranges_text
 from ..wire.environment import Build, Device, Facts, Host, Owner, Path, Torch, Xid
 from .wordings import Wordings
 
@@ -43,8 +44,8 @@ def read_visible_devices(facts: Facts, devices: Sequence[Device]) -> cuda_device
 
 
 def names(devices: list[Device]) -> str:
-    """Returns the devices as a text such as "GPU 0" or "GPU 0, 2 and 5"."""
-    numbers = [str(device.index) for device in devices]
+    """Returns the devices as a text such as "GPU 0", "GPU 0, 2 and 5" or "GPU 0-7"."""
+    numbers = ranges_text(device.index for device in devices).split(", ")
     return "GPU " + (
         numbers[0] if len(numbers) == 1 else ", ".join(numbers[:-1]) + " and " + numbers[-1]
     )

@@ -15,7 +15,6 @@ import sys
 import pytest
 
 from gpuscope.cli import local_look
-from gpuscope.cli.commands.devices import text as devices_text
 from gpuscope.cli.commands.devices import verb as devices_verb
 from gpuscope.cli.remote_look import all_answered
 from gpuscope.store.store import Store
@@ -143,13 +142,12 @@ def test_gpus_with_the_same_problem_are_named_together_in_the_text(fake, capsys)
     assert out.count("PROBLEM ") == 1
 
 
-def test_memory_of_no_process_is_told_of_all_gpus_in_one_line(fake, capsys, monkeypatch):
-    monkeypatch.setattr(
-        devices_text, "unowned_on", lambda device: (3 + device.definition.index) << 30
-    )
+def test_memory_that_no_process_holds_is_one_line_for_all_gpus(fake, capsys):
+    fake.set(0, used=10 << 30)
+    fake.set(1, used=30 << 30)
     _, out = run(capsys)
-    assert "GPU 0, 1: 3.00, 4.00 GiB held by no visible process: gpuscope devices --holders" in out
-    assert out.count("no visible process") == 1
+    (told,) = [line for line in out.splitlines() if "held by no visible process" in line]
+    assert told.startswith("– GPU 0, 1: 35.0 GiB in all held by"), "a process holds 5 GiB"
 
 
 def test_without_a_driver(fake, capsys):

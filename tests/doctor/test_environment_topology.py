@@ -183,11 +183,11 @@ def test_gpus_that_cannot_read_each_other():
     fake.p2p.update({(0, 1, 0): 3, (0, 2, 0): 3})
     _, (one,) = look(fake)
     assert (one.cause, one.severity) == ("environment.p2p", "info")
-    assert "2 pairs of GPU 0, 1 and 2" in one.title
+    assert "2 pairs of GPU 0-2" in one.title
     assert one.fixes[0].environment == "CUDA_VISIBLE_DEVICES=1,2"
     fake.p2p = dict.fromkeys(((0, 1, 0), (0, 2, 0), (1, 2, 0)), 4)
     _, (off,) = look(fake)
-    assert (off.severity, off.title.startswith("GPU 0, 1 and 2 cannot")) == ("warning", True)
+    assert (off.severity, off.title.startswith("GPU 0-2 cannot")) == ("warning", True)
     assert "switched off" in off.evidence[0].text
     assert "NVreg" in off.fixes[0].command
 

@@ -105,12 +105,13 @@ def _unowned(host: HostView) -> list[str]:
     if host.hidden is not None:
         return []
     listed = [device for device in host.devices if listed_on(device) is not None]
-    sizes = {d.definition.index: size for d in listed if (size := unowned_on(d))}
+    sizes = [(device.definition.index, size) for device in listed if (size := unowned_on(device))]
     if not sizes:
         return []
-    each = ", ".join(gib(size) for size in sizes.values())
+    where, whole = ranges_text(index for index, _ in sizes), gib(sum(size for _, size in sizes))
+    of_all = " in all" if len(sizes) > 1 else ""
     return [
-        f"{DASH} GPU {ranges_text(sizes)}: {each} GiB held by no visible process: gpuscope devices "
+        f"{DASH} GPU {where}: {whole} GiB{of_all} held by no visible process: gpuscope devices "
         "--holders"
     ]
 
