@@ -58,13 +58,15 @@ def test_nothing_is_said_while_a_rank_runs_or_where_none_ever_ran():
 
 
 @in_loop
-async def test_the_tab_has_it_below_what_was_checked():
+async def test_the_tab_has_it_above_what_the_checks_of_the_gpus_find():
     frames = jobs.ranks(2, 20.0)
     last = max(frame.m for frame in frames if isinstance(frame, f.Sample))
     ends = [f.Event(300 + n, "gone", last + 10**9, "exited: killed by SIGKILL") for n in range(2)]
     app = make_app([*frames, *ends, f.Sample(10**6, last + 2 * 10**9)], "doctor")
-    async with app.run_test(size=(120, 60)) as pilot:
-        await until(pilot, "train.py as it was at its end", "killed by SIGKILL · step 4,039")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(pilot, "train.py as it was at its end", "What each check finds now")
+        assert "killed by SIGKILL · step 4,039" in screen
+        assert "Memory of rank 1 by its last sample" in screen
 
 
 @pytest.mark.parametrize("over", [True, False])

@@ -105,9 +105,9 @@ def about(
             f"{duration_text(watch.cost_seconds)} of CPU time for each check, at most one a second"
         )
         out += with_label("Overhead", [(text, "muted")], cells)
+    out += as_it_was  # what the checks find where nothing trains says less
     if report.examined:
         out += [[], *_areas(watch, host, readings, holds, glyphs, cells, tight, roomy)]
-    out += as_it_was
     out += _abstained_lines(report, cells)
     if report.problems:
         out += [[], [("Could not be checked", "warn")]]
