@@ -304,8 +304,9 @@ def _order(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
 def _unowned_memory(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding | Abstained]:
     """Yields a finding on memory in use that no listed process holds.
 
-    The rule abstains where the driver's process list may be incomplete: in a container that hides
-    processes, under WSL, and in MIG mode, where the driver does not report the utilization.
+    The rule abstains where the driver's process list may be incomplete: in a container, under WSL,
+    and in MIG mode, where the driver does not report the utilization. It abstains too where kernels
+    run and no process is listed: one that is left over runs none.
     """
     found = []
     for device in devices:
@@ -318,12 +319,15 @@ def _unowned_memory(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding
         if not rest:
             continue
         why, unclear = device.owners_incomplete, ""
-        if facts.host.pids_hidden is not None or facts.host.own_pid_namespace:
+        hidden = facts.host.pids_hidden is not None or facts.host.own_pid_namespace
+        if hidden or facts.host.container is not None:
             unclear = "unowned.container"
         elif "microsoft" in (facts.host.kernel or "").lower():
             unclear = "unowned.wsl"
         elif None in held or device.utilization_percent is None or why is not None:
             unclear = "unowned"
+        elif not device.owners and device.utilization_percent >= _BUSY_PERCENT:
+            unclear, why = "unowned", f"kernels run {device.utilization_percent:.0f} % of the time"
         if unclear:
             yield WORDINGS.abstained(unclear, held=bytes_text(rest), gpu=device.index, why=why)
         else:

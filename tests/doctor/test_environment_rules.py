@@ -457,7 +457,8 @@ def test_persistence_is_only_told():
 
 
 def test_memory_that_no_process_holds():
-    one = only(device(used_bytes=30 * GIB, owners=()), "kill-zombie-process", "warning", "GPU 0")
+    idle = device(used_bytes=30 * GIB, owners=(), utilization_percent=0.0)
+    one = only(idle, "kill-zombie-process", "warning", "GPU 0")
     assert one.confidence == "likely"
     assert "30.0 GiB" in one.title
     partly = only(
@@ -469,14 +470,23 @@ def test_memory_that_no_process_holds():
 @pytest.mark.parametrize(
     "facts",
     [
-        replace(device(used_bytes=30 * GIB, owners=()), host=replace(HOST, own_pid_namespace=True)),
         replace(
-            device(used_bytes=30 * GIB, owners=()), host=replace(HOST, pids_hidden="host pids")
+            device(used_bytes=30 * GIB, owners=(), utilization_percent=0.0),
+            host=replace(HOST, own_pid_namespace=True),
         ),
         replace(
-            device(used_bytes=30 * GIB, owners=()),
+            device(used_bytes=30 * GIB, owners=(), utilization_percent=0.0),
+            host=replace(HOST, pids_hidden="host pids"),
+        ),
+        replace(
+            device(used_bytes=30 * GIB, owners=(), utilization_percent=0.0),
             host=replace(HOST, kernel="5.15-microsoft-standard-WSL2"),
         ),
+        replace(
+            device(used_bytes=30 * GIB, owners=(), utilization_percent=0.0),
+            host=replace(HOST, container="docker"),
+        ),
+        device(used_bytes=30 * GIB, owners=(), utilization_percent=64.0),  # somebody computes
         device(used_bytes=30 * GIB, owners=(), utilization_percent=None),  # as in MIG mode
         device(used_bytes=30 * GIB, owners=(Owner(4, None),)),
         device(used_bytes=30 * GIB, owners=(), owners_incomplete="the graphics list failed"),
