@@ -49,8 +49,6 @@ MOST_CELLS = 20
 TABLE_GAP = 2
 LABEL = 10
 """Cells of the words in front of the lines of a finding."""
-OF_A_DEVICE = frozenset(("device.lost",))
-"""Causes that the row of a device says as fully, where it is on the screen."""
 
 
 def glyph_of(severity: str, glyphs: Glyphs) -> str:

@@ -164,10 +164,12 @@ class Charts(Vertical):
     def show(self, host: HostView, device: DeviceView | None) -> None:
         """Draw what time has brought; over a long time, only what has moved by a column.
 
-        All are drawn at once: beside each other they end at the same moment.
+        All are drawn at once: beside each other they end at the same moment. Where ``device`` has
+        no readings, they are of the next one that has.
         """
         from ..memory.timeline import column_of
 
+        device = _with_readings(host, device)
         key = (
             column_of(host.sampled_seconds, self.window),
             clock_at(self.session, host) is None,
@@ -318,7 +320,10 @@ class Charts(Vertical):
         return Series(label, token, past.seconds, past.values)
 
     def _loads(self, host: HostView, device: DeviceView) -> list[Series]:
-        """Return the load of the device under the cursor, of the least busy, and the mean."""
+        """Return the load of the device under the cursor, of the least busy, and the mean.
+
+        Devices that did nothing in this time are not the least busy ones.
+        """
         from ..charts.chart_series import average, mean_over
         from ..charts.line import Series
 
@@ -335,7 +340,7 @@ class Charts(Vertical):
         if busy:
             _, least = min(busy, key=lambda pair: pair[0])
             name = f"GPU {least.definition.index}"
-            name += " (least busy)" if len(host.devices) > 2 else ""
+            name += ", lowest mean of the busy" if len(host.devices) > 2 else ""
             found.append(self._one(name, SERIES[1], least.id, "utilization_percent"))
         if len(host.devices) > 2:
             sound = [one for one in host.devices if mute(one) is None]
@@ -429,6 +434,15 @@ class Charts(Vertical):
         total = host.definition.memory_total_bytes
         values = [None if v is None or not total else (total - v) / GIB for v in past.values]
         return [Series("in use", "series1", past.seconds, values)]
+
+
+def _with_readings(host: HostView, device: DeviceView | None) -> DeviceView | None:
+    """Return the device, or the next that has readings where it has none."""
+    if device is None or mute(device) is None:
+        return device
+    at = next((n for n, one in enumerate(host.devices) if one.key == device.key), 0)
+    others = (*host.devices[at:], *host.devices[:at])
+    return next((one for one in others if mute(one) is None), device)
 
 
 def _make(kind: str, session: Session) -> Painted | JobBrief:

@@ -31,16 +31,14 @@ def worst_lines(
     cases: Sequence[Case],
     glyphs: Glyphs,
     rows: int,
-    with_devices: bool,
     host: HostView | None,
     ended: Sequence[EndedJob] = (),
 ) -> list[tuple[str, Line]]:
-    """Return the worst findings that no line of a job or, ``with_devices``, of a GPU names."""
-    from ..doctor.text import OF_A_DEVICE, top
+    """Return the worst findings that no line of a job names."""
+    from ..doctor.text import top
     from ..shared.job_notes import ON_JOB_LINES
 
-    named = ON_JOB_LINES | OF_A_DEVICE if with_devices else ON_JOB_LINES
-    return top(cases, glyphs, rows, named, host, ended)
+    return top(cases, glyphs, rows, ON_JOB_LINES, host, ended)
 
 
 async def go_to_finding(widget: Widget, key: str) -> None:

@@ -28,7 +28,6 @@ from .finding_list import FindingList, go_to_finding, worst_lines
 from .foot import Foot
 from .job_list import JobList
 from .panel_rows import (
-    MOST_DEVICE_ROWS,
     ROOMY_ROWS,
     SPLIT_COLUMNS,
     TINY_ROWS,
@@ -187,8 +186,7 @@ class OverviewPane(Pane):
         self._told = state
         bare, host = not self._roomy, self.session.host
         rows = 0 if self._terminal[1] < TINY_ROWS else 1 if bare else TOP_FINDINGS
-        in_rows = host is not None and len(host.devices) < MOST_DEVICE_ROWS
-        lines = worst_lines(*state[:2], rows, in_rows, host, found[2])
+        lines = worst_lines(*state[:2], rows, host, found[2])
         self._findings.show_findings(lines)
         self._findings.set_class(not bare, "panel")
         taken = len(lines) + (2 if lines and not bare else 0)
