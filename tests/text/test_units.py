@@ -29,6 +29,7 @@ from gpuscope.text.units import (
     short_age_text,
     sides_text,
     signed_bytes_text,
+    sizes_text,
     window_text,
 )
 from tests.fakes.cases import each
@@ -92,6 +93,16 @@ def test_differences_and_rates():
 )
 def test_a_column_names_its_unit_once(count, unit, text):
     assert amount_text(count, unit) == text
+
+
+def test_sizes_beside_each_other_have_one_unit_and_three_digits():
+    assert sizes_text(3.78 * GIB, 7.4 * GIB) == "3.78/7.40"
+    assert sizes_text(3.78 * GIB, 7.4 * GIB, named=True) == "3.78/7.40 GiB"
+    assert sizes_text(65.1 * MIB, 68 * MIB, named=True) == "65.1/68.0 MiB"
+    assert sizes_text(65.1 * MIB) == "65.1 MiB"
+    assert sizes_text(65.1 * MIB, 1 * GIB) == "0.06/1.00", "of one the digits are enough"
+    assert sizes_text(None, 68 * MIB) == "–/68.0 MiB"
+    assert sizes_text(0.0, 0.0, named=True) == "0/0 GiB"
 
 
 @each(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...model.device_trainings import told_input
 from ...model.pace import pace_of
 from ...store.view import TrainerView
-from ...text.units import amount_text, brief_duration_text, percent_text
+from ...text.units import brief_duration_text, percent_text, sizes_text
 from ..shared.job_rows import loss_text
 from ..widgets.table import Cell, Column
 
@@ -29,7 +29,7 @@ def training_cells(trainer: TrainerView | None, waits: bool) -> dict[str, Cell]:
     pace, loss, share = pace_of([trainer]).seconds, trainer.number("loss"), told_input(trainer)[0]
     cells: dict[str, Cell] = {}
     if peaks:
-        cells[PEAK.key] = [(amount_text(max(peaks)), "muted")]
+        cells[PEAK.key] = [(sizes_text(max(peaks)), "muted")]
     if pace is not None:
         cells[PACE.key] = [(brief_duration_text(pace), "text")]
     if share is not None:

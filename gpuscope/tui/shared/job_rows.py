@@ -31,13 +31,13 @@ from ...text.ranges import interval_text, ranges_text
 from ...text.styled import Line, Piece
 from ...text.units import (
     age_text,
-    amount_text,
     brief_age_text,
     brief_duration_text,
     brief_left_text,
     bytes_text,
     count_text,
     percent_text,
+    sizes_text,
 )
 from ...wire.frames import Unknown
 from ..shell.keymap import key_of
@@ -346,8 +346,7 @@ def _memory(host: HostView, found: Sequence[MemoryRoom]) -> dict[str, Piece]:
         return {"memory": DASH, "left": DASH}
     allocator, left = known[0].fullest, known[0].headroom_bytes
     allocated, reserved = allocator.number("allocated_bytes"), allocator.number("reserved_bytes")
-    held = amount_text(allocated) if allocated is not None else "–"
-    text = f"{held}/{amount_text(reserved or 0)} GiB"  # one unit for the column, as on a job's page
+    text = sizes_text(allocated, reserved or 0.0, named=True)
     if old_seconds(host, known[0].allocator) is not None:
         then = (f"{UNICODE.about}{bytes_text(left)}", "faint") if left is not None else DASH
         return {"memory": (f"{UNICODE.about}{text}", "faint"), "left": then}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...store.view import TrainerView
 from ...text.styled import Piece
-from ...text.units import amount_text, brief_duration_text, percent_text
+from ...text.units import brief_duration_text, percent_text, sizes_text
 from ..widgets.text import DASH
 
 
@@ -20,6 +20,6 @@ def wide_cells(trainers: Sequence[TrainerView]) -> dict[str, Piece]:
     peaks = [
         n for t in trainers for one in t.allocators if (n := one.number("peak_allocated_bytes"))
     ]
-    peak: Piece = (f"{amount_text(max(peaks))} GiB", "muted") if peaks else DASH
+    peak: Piece = (sizes_text(max(peaks), named=True), "muted") if peaks else DASH
     p95: Piece = (brief_duration_text(max(slowest)), "muted") if slowest else DASH
     return {"p95": p95, "done": share, "peak": peak}

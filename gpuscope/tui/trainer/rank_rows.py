@@ -20,7 +20,7 @@ from ...store.view import by_id
 from ...text import styled
 from ...text.ranges import compact_ranges
 from ...text.styled import Piece
-from ...text.units import amount_text, brief_duration_text, percent_text
+from ...text.units import amount_text, brief_duration_text, percent_text, sizes_text
 from ...text.width import cells as text_cells
 from ..shared.job_notes import most_starving
 from ..shared.job_rows import step_age_text
@@ -291,11 +291,8 @@ def _rank_row(
             room.fullest.number("allocated_bytes"),
             room.fullest.number("reserved_bytes"),
         )
-        held, cached = (
-            amount_text(size) if size is not None else "–" for size in (allocated, reserved)
-        )
         old = old_seconds(host, room.allocator) is not None
-        sizes = f"{held}/{cached}"
+        sizes = sizes_text(allocated, reserved)
         cells["memory"] = [(f"{UNICODE.about}{sizes}", "faint")] if old else sizes
         left = room.headroom_bytes
         tight = left is not None and left < TIGHT_BYTES
@@ -366,7 +363,7 @@ def _group_row(
         else [(f"{len(places)} places, {key_of('all', 'JobScreen')}: all ranks", "muted")],
     }
     if allocated and reserved:
-        held = f"{amount_text(max(allocated))}/{amount_text(max(reserved))}"
+        held = sizes_text(max(allocated), max(reserved))
         cells["memory"] = f"≤ {held}" if len(found) > 1 else held
     if left:
         size = f"{'≥ ' if len(left) > 1 else ''}{amount_text(min(left))}"
