@@ -16,7 +16,7 @@ from gpuscope.tui.background.happened import KEPT_OUTPUT, OUTPUT_CHARS, Happened
 from gpuscope.tui.background.journal import Journal
 from gpuscope.tui.background.log_entry import LogEntry
 from gpuscope.tui.log.activity import activity
-from gpuscope.tui.log.details import Around, details
+from gpuscope.tui.log.details import Around, beside_lines, details
 from gpuscope.tui.shared.event_rows import (
     ALL,
     SHOWN,
@@ -350,6 +350,24 @@ def test_what_the_doctor_says_now_belongs_to_the_rank_of_the_event():
     assert not any("about rank 5" in line for line in said(40))
     for height in range(1, 20):
         assert said(height)[-1] != "Now in the Doctor", "no heading without a line below it"
+
+
+def test_beside_a_finding_stands_what_else_the_doctor_finds_of_its_job():
+    host = views.host_of(views.training())
+    job = next(job for job in host.jobs if job.trainers)
+    own, other = finding("waits for its input"), finding("hangs at train.py:34")
+    cases = [
+        Case(1, own, "live", job.key, past=True),
+        Case(2, replace(other, where="rank 1"), "live", job.key),
+    ]
+    event = replace(
+        entry(host.wall_seconds, "findings", job=job.key), place=("finding", own.pitfall, own.where)
+    )
+    said = [styled.plain(line) for line in beside_lines(event, Around(host, cases), GLYPHS, 60, 40)]
+    assert any("hangs at train.py:34" in line for line in said)
+    assert not any("No other finding" in line for line in said)
+    alone = beside_lines(event, Around(host, cases[:1]), GLYPHS, 60, 40)
+    assert "No other finding about it now." in [styled.plain(line) for line in alone]
 
 
 def recorded(name: str) -> Journal:

@@ -16,6 +16,7 @@ from ...model.alerts import Alerts
 from ...model.alerts_settings import AlertSettings
 from ...model.device_state import silence
 from ...model.job_ends import End, end_of, job_end, last_state, lived_text, start_of
+from ...model.stalls import find_stall
 from ...store.view import by_key
 from ...text.ranges import compact_ranges, ranges_text, spans
 from .event_entry import event_entry
@@ -181,11 +182,12 @@ class Journal:
     def _end_is_obvious(host: HostView, case: Case) -> bool:
         """Return whether the end of a finding goes without saying.
 
-        The trainer has said that it goes on, or it has ended.
+        The trainer has said that it goes on, or it has ended. While it hangs, what is found by its
+        steps is found no more, and that is no recovery.
         """
         job = by_key(host.jobs, case.job)
         return case.finding.pitfall.startswith("hang-") or (
-            job is not None and end_of(job) is not None
+            job is not None and (end_of(job) is not None or find_stall(job.trainers) is not None)
         )
 
     def _add_finding(

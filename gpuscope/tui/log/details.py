@@ -156,8 +156,8 @@ def beside_lines(
         out += styled.hang(head, [(case.finding.title, "title")], cells)
         out += steps_lines(case.finding, None, replayed, cells)
     if not others:
-        more = "nothing else" if own is not None else "nothing"
-        out.append([(f"The Doctor finds {more} now.", "muted")])
+        other = "other finding" if own is not None else "finding"
+        out.append([(f"No {other} about it now.", "muted")])
     out += _also(entry, around, glyphs, cells, height - len(out) - 2)
     return out[:height]
 

@@ -120,17 +120,15 @@ def _runs_on(job: JobView, device: DeviceView) -> bool:
 def findings_on(
     entry: LogEntry, device: DeviceView | None, cases: Sequence[Case]
 ) -> tuple[Case | None, list[Case]]:
-    """Return the case that an entry is about, else those that hold now of its job, rank or GPU."""
+    """Return the case that an entry is about, and those that hold now of its job, rank or GPU."""
     own = next((case for case in cases if entry.place[1:] == _place(case)), None)
-    if own is not None or entry.group == "findings":
-        return own, []
     where = f"GPU {device.definition.index}" if device is not None else ""
     rank = match[0] if (match := _RANK.search(entry.who)) else ""
     of_job = [case for case in cases if entry.job and case.job == entry.job]
     if rank:
         of_job = [one for one in of_job if rank in one.finding.where.split(", ")]
     here = [case for case in cases if where and case.finding.where == where]
-    return None, [case for case in (*of_job, *here) if not case.past]
+    return own, [case for case in (*of_job, *here) if case is not own and not case.past]
 
 
 def _place(case: Case) -> tuple[object, ...]:
