@@ -1,4 +1,4 @@
-"""A stack that hardly moves is low, and each of its layers has a line with its own scale."""
+"""A stack that hardly moves is low, and each of its layers has a line of its own."""
 
 from __future__ import annotations
 
@@ -54,6 +54,42 @@ def test_a_flat_stack_says_how_much_each_layer_is_and_draws_what_changes():
     course = screen.splitlines()[screen.splitlines().index(row) + 1 :][:3]
     assert any("\u2800" < cell <= "\u28ff" for cell in "".join(course)), "it is drawn as a line"
     assert "█" not in "".join(course), "an area on a cut scale would look like all of it"
+
+
+def test_courses_have_one_scale_and_little_is_no_drama():
+    """Four percent of a layer do not fall from the top of its course to the bottom."""
+    found: dict[str, int] = {}
+
+    async def show(pilot) -> None:
+        chart, ended = pilot.app.query_one(StackedChart), 50
+        half = ended // 2
+        moved = [
+            Layer("series1", "input", [81e6] * half + [78e6] * half),
+            Layer("series3", "copy", [1e6] * half + [2e6] * half),
+            Layer("series5", "forward", [3e5] * half + [0.0] * half),
+        ]
+        chart.show(moved, SECONDS[:ended], 60.0, 100e6, now=SECONDS[ended - 1] + 0.5)
+        await pilot.pause()
+        rows = text(pilot.app).splitlines()
+        names = {
+            one.label: next(y for y, row in enumerate(rows) if one.label in row) for one in moved
+        }
+        for label, y in names.items():
+            below = range(y + 1, min([at for at in names.values() if at > y], default=y + 1))
+            dots = [at * 4 + dot for at in below for dot in range(4) if drawn_at(rows[at], dot)]
+            found[label] = max(dots) - min(dots) if dots else 0
+            ends = [rows[at].rstrip(" │") for at in below]
+            assert not dots or max(map(len, ends)) >= 95, "it goes on to now"
+
+    run(One, show, 100, 44)
+    assert found["forward"] == 0, "it says so in words"
+    assert 2 * found["copy"] < found["input"] < 16
+
+
+def drawn_at(row: str, dot: int) -> bool:
+    """Tell whether any braille in a row has a dot in this row of dots, from the top."""
+    bits = (0x09, 0x12, 0x24, 0xC0)[dot]
+    return any(0x2800 < ord(char) <= 0x28FF and ord(char) & bits for char in row)
 
 
 def test_a_course_does_not_run_into_the_name_and_figures_of_the_next_layer():

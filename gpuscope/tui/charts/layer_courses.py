@@ -1,7 +1,8 @@
-"""This module draws the layers of a stack that hardly moves, each on a scale of its own.
+"""This module draws the layers of a stack that hardly moves.
 
 Such a stack is a wall of colour: what changes in it is less than a cell. Above a low stack each
-layer has a line with its amount, and where it changes at all its course from the least to the most.
+layer has a line with its amount, and where it changes by enough its course from the least on. All
+courses have one scale: of two that look alike none changes by more.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ calm before it is flat again.
 """
 LEAST_MOMENTS = 8
 """Of which fewer say nothing about what moves."""
-LEAST_CHANGE, LEAST_SHARE = 0.001, 0.0002
-"""Of a layer, and of the axis: what changes by less has no course."""
+SPAN_SHARE, LEAST_SHARE = 0.05, 0.005
+"""Of the axis: the least that the height of a course stands for, so that none makes a drama of
+little, and the change of a layer below which it has no course.
+"""
 STACK_ROWS, USUAL_STACK_ROWS = 10, 14
 """Of the stack below the courses, with its axis: at least, and before courses are higher."""
 COURSE_ROWS, MOST_COURSE_ROWS = 3, 5
@@ -65,7 +68,7 @@ def courses_of(
         if not known or max(known) <= 0:
             continue
         least, most = min(known), max(known)
-        moves = most - least > max(LEAST_CHANGE * most, LEAST_SHARE * top)
+        moves = most - least > LEAST_SHARE * top
         past = History(tuple(seconds[first:]), tuple(shown))
         out.append(Course(label, token, past, least, most, known[-1], moves))
     return out
@@ -133,22 +136,28 @@ def course_lines(
     rows: Sequence[int],
     bins: Bins,
     now: float,
+    top: float,
     margin: int,
     say: Callable[[float], str],
     glyphs: Glyphs,
 ) -> list[Line]:
-    """Return the lines of all layers, ``margin`` cells from the left, and a blank one below."""
+    """Return the lines of all layers, ``margin`` cells from the left, and a blank one below.
+
+    ``top`` is where the axis of the stack ends.
+    """
     out: list[Line] = []
+    span = max(*(one.most - one.least for one in courses), SPAN_SHARE * top)
     names = max(text_cells(one.label) for one in courses)
     sizes = max(text_cells(say(one.now)) for one in courses)
     blank = (" " * margin, "text")
     for one, lines in zip(courses, rows, strict=True):
-        between = between_text(say(one.least), say(one.most)) if one.moves else STEADY
+        between = between_text(say(one.least), say(one.most))
+        between = STEADY if say(one.least) == say(one.most) else between
         head: Line = [blank, (f"{glyphs.fill(one.token)} ", one.token)]
         head.append((fit(one.label, names), "muted"))
         head.append((fit(say(one.now), sizes + 2, "right"), "text"))
         room = margin + bins.count - styled.cells(head)
-        brief = between_text(say(one.least), say(one.most), brief=True) if one.moves else ""
+        brief = between_text(say(one.least), say(one.most), brief=True) if between != STEADY else ""
         fitting = (text for text in (f"   {between}", f"  {brief}") if text_cells(text) <= room)
         head.append((next(fitting, ""), "faint"))
         out.append(head)
@@ -156,10 +165,10 @@ def course_lines(
         if lines > 1:
             values = [
                 None if value is None else value - one.least
-                for value in binned(one.history, bins, now, hold_last=False)
+                for value in binned(one.history, bins, now)
             ]
             high = lines - 1 - parted
-            drawn = line_through(values, high, one.most - one.least, one.token, glyphs)
+            drawn = line_through(values, high, span, one.token, glyphs)
             out += [[blank, *line] for line in drawn] + [[]] * parted
     return [*out, []]
 

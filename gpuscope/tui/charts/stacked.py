@@ -245,7 +245,7 @@ class StackedChart(TimedChart):
         lines = []
         if courses:
             drawn = course_lines(
-                self._courses, courses, bins, now, margin + 1, self.said, tokens.glyphs
+                self._courses, courses, bins, now, self._top, margin + 1, self.said, tokens.glyphs
             )
             lines = [strip_of(line, width, tokens) for line in drawn]
         lines += [strip_of((), width, tokens)] * above
