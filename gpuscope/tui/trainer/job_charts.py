@@ -387,7 +387,8 @@ class JobCharts(Grid):
             layers, moments = self._allocator_layers(host, allocator, window)
             what = "Highest memory"
             top = allocator.number("peak_allocated_bytes")
-            peak = Peak(top, f"peak since start {bytes_text(top)}") if top else None
+            if top and moments:
+                peak = Peak(top, f"peak since start {bytes_text(top)}", moments[0])
             self._memory.show_empty(
                 missing(allocator, "allocated_bytes", "the allocator was not read yet")
             )
