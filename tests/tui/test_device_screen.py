@@ -334,8 +334,8 @@ async def test_the_device_of_a_rank_that_hangs_shows_no_green_load():
         await until(pilot, "train.py")
         app.open("device", app.session.host.devices[3].key)
         shown = await until(pilot, "▲ stalled", "░ no progress")
-        place = next(y for y, line in enumerate(shown.splitlines()) if "GPU-Util █" in line)
-        lane = [(char, style.color) for char, style in grid(app)[place][60:] if char in "█░"]
+        place = next(y for y, line in enumerate(shown.splitlines()) if "GPU-Util ▇" in line)
+        lane = [(char, style.color) for char, style in grid(app)[place][60:] if char in "▇░"]
         assert lane[-1] == ("░", Tokens.of(app).colour("faint"))
 
 

@@ -289,10 +289,10 @@ async def test_the_load_of_a_job_that_hangs_is_hatched_since_its_last_step():
     app = make_app(jobs.ranks(stalled=True))
     async with app.run_test(size=LARGE) as pilot:
         screen = await until(pilot, "no progress", "▲ stalled", "◆ spinning")
-        place = next(y for y, line in enumerate(screen.splitlines()) if "GPU 3 █" in line)
+        place = next(y for y, line in enumerate(screen.splitlines()) if "GPU 3 ▇" in line)
         lane = "".join(char for char, _ in grid(app)[place][:60]).split("GPU 3 ")[1]
         lane = lane[: lane.rindex(UNICODE.hatch) + 1]
-        assert set(lane) == {"█", UNICODE.hatch}
+        assert set(lane) == {"▇", UNICODE.hatch}
         assert lane.index(UNICODE.hatch) < len(lane) / 3, "it made no step for 47 s"
         colours = {style.color for char, style in grid(app)[place] if char == UNICODE.hatch}
         assert colours == {Tokens.of(app).colour("faint")}, "what is wrong is said in words"
@@ -349,7 +349,7 @@ def test_a_load_that_is_no_progress_is_hatched_and_no_alarm(glyphs: Glyphs) -> N
     assert {token for _, token in (*upper, *lower)} <= {"load4", "faint", "idle", "text"}
 
 
-@pytest.mark.parametrize(("size", "rows"), [((60, 14), 2), ((160, 14), 1)])
+@pytest.mark.parametrize(("size", "rows"), [((60, 14), 3), ((60, 9), 2), ((160, 14), 1)])
 def test_lanes_are_low_and_stand_above_an_axis_at_the_bottom(
     size: tuple[int, int], rows: int
 ) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpuscope.store.view import History
-from gpuscope.tui.charts.trends import Trend, gaps_before, is_seen
+from gpuscope.tui.charts.load_strips import spread
+from gpuscope.tui.charts.trends import Trend, by_colour, is_seen
 from gpuscope.tui.lab.tune_columns import in_columns
 from gpuscope.tui.widgets.row_shares import Want, share_rows
 
@@ -35,12 +36,17 @@ def test_a_reading_that_stays_near_its_top_has_no_more_lines():
     assert is_seen(power(90.0, 640.0))
 
 
-def test_free_lines_stand_between_colours_first():
-    colours = ["a", "a", "b", "b"]
-    assert gaps_before(colours, 1) == {2}
-    assert gaps_before(colours, 2) == {1, 2}
-    assert gaps_before(colours, -1) == set()
-    assert gaps_before(colours, 9) == {1, 2, 3}
+def test_free_lines_stand_between_colours_first_and_are_spread_evenly():
+    order = by_colour(["a", "a", "b", "b"])
+    assert [spread(free, order) for free in (-1, 0, 1, 2, 3, 4, 9)] == [
+        [0, 0, 0, 0],
+        [0, 0, 0, 0],
+        [0, 0, 1, 0],
+        [0, 1, 1, 0],
+        [0, 1, 1, 1],
+        [1, 1, 1, 1],
+        [2, 2, 3, 2],
+    ]
 
 
 def test_candidates_stand_in_columns_or_not_at_all():

@@ -30,10 +30,12 @@ LOW_EIGHTHS = 5
 """Of a cell: the height of a full load where lanes have no line between them. Higher ones would be
 one wall of colour.
 """
-MOST_ROWS, LONG_CELLS, MOST_APART = 2, 90, 3
+MOST_ROWS, LONG_CELLS = 2, 90
 """A higher lane says no more: only its wall of colour grows. A long one has one line, but where
-they have a page of their own. So many lines are left free between two lanes at most.
+they have a page of their own.
 """
+ROOMY_ROWS, ROOMY = 3, 5
+"""The most lines of a lane where there are so many lines for each."""
 WASTED = "faint"
 """The token of a load without progress. It is no alarm, because words say what is wrong."""
 
@@ -62,16 +64,15 @@ def mean_words(lanes: Sequence[Lane]) -> str:
 
 
 class Shares(NamedTuple):
-    """Rows of the axis, of a lane, left over, and between two lanes.
+    """Rows of the axis, of a lane, left over, and free before each lane.
 
-    ``free`` says that there is a row before each group, ``low`` that lanes touch and are drawn low.
+    ``low`` says that lanes touch and are drawn low.
     """
 
     axis: int
     rows: int
     over: int
-    apart: int
-    free: bool
+    blanks: list[int]
     low: bool
 
 
@@ -141,12 +142,16 @@ class LoadStrips(TimedChart):
         count = max(len(lanes), 1)
         inner = width - max((len(lane.label) for lane in lanes), default=0) - 1 - MEAN_CELLS
         axis = min(max(height - count, 0), 2)
-        most = MOST_ROWS if inner < LONG_CELLS or self.may_be_high else 1
-        rows = min(max((height - axis) // count, 1), most)
+        most = ROOMY_ROWS if height - axis >= ROOMY * count else MOST_ROWS
+        most = most if inner < LONG_CELLS or self.may_be_high else 1
+        rows = min(max((height - axis + 1) // count - 1, 1), most)  # and a line between them
         over = height - axis - rows * count
-        apart = min(over // max(count - 1, 1), MOST_APART)
-        free = 0 < sum(lane.first for lane in lanes[1:]) <= over
-        return Shares(axis, rows, over, apart, free, rows == 1 and apart < 1 and count > 1)
+        # a line before each group, or before none of them
+        order = sorted(range(1, count), key=lambda at: not lanes[at].first)
+        groups = sum(lane.first for lane in lanes[1:])
+        blanks = spread(over, order) if over >= (groups or count - 1) else [0] * count
+        touch = count > 1 and not all(blanks[1:])
+        return Shares(axis, rows, over, blanks, rows == 1 and touch)
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         lanes = self._lanes
@@ -156,7 +161,7 @@ class LoadStrips(TimedChart):
         if not known or inner < 8 or height < 1:
             line = strip_of([(fit(self._empty, width, "centre"), "muted")], width, tokens)
             return [strip_of((), width, tokens)] * (max(height - 1, 0) // 2) + [line]
-        axis, rows, over, apart, free, low = self._shares(width, height)
+        axis, rows, over, blanks, low = self._shares(width, height)
         bins = Bins.ending(self._now, self._window, inner)
         courses = [
             (lane.label, binned(lane.history, bins, self._now, hold_last=not lane.alarm))
@@ -166,14 +171,15 @@ class LoadStrips(TimedChart):
         groups = any(lane.first for lane in lanes[1:])
         kinds = {lane.label.partition(" ")[0] for lane in lanes}
         # lines that no lane can have alone; the mean of CPU and memory would say nothing
-        if over > 0 and rows == 1 and not groups and not apart and len(kinds) == 1:
+        if over > 0 and low and not groups and len(kinds) == 1:
             sound = [c for lane, (_, c) in zip(lanes, courses, strict=True) if not lane.alarm]
             means = [mean_of(values) for values in zip(*sound, strict=True)]
             whole, of_all = mean_of(means), tokens.glyphs
             out += _lane("mean", means, 1, names + 1, of_all, whole, most=LOW_EIGHTHS)
             out += [[]] if over > 1 else []
-        for lane, (label, values) in list(zip(lanes, courses, strict=True))[: height - axis]:
-            out += [[]] * max(apart, lane.first and free) if out else []
+        shown = list(zip(lanes, courses, blanks, strict=True))[: height - axis]
+        for lane, (label, values), free in shown:
+            out += [[]] * free
             begin = bins.count if lane.wasted_since is None else bins.index(lane.wasted_since)
             most = LOW_EIGHTHS if low else rows * 8 - 1
             since = 0 if lane.begins is None else max(bins.index(lane.begins), 0)
@@ -184,6 +190,15 @@ class LoadStrips(TimedChart):
         if axis:
             out += time_axis(self._window, names, inner, self._clock)[2 - axis :]
         return [strip_of(line, width, tokens) for line in out]
+
+
+def spread(free: int, order: Sequence[int]) -> list[int]:
+    """Return how many of the ``free`` lines stand before each block, as evenly as possible.
+
+    ``order`` has all blocks but the first, and says which of them get what is left over.
+    """
+    each, over = divmod(max(free, 0), len(order) + 1)
+    return [each + (at in order[:over]) for at in range(len(order) + 1)]
 
 
 def binned(history: History, bins: Bins, now: float, hold_last: bool = True) -> list[float | None]:

@@ -23,7 +23,7 @@ from ..cells import fit
 from ..theme import Glyphs, Tokens
 from .axes import time_axis
 from .bins import Bins
-from .load_strips import binned, load_token
+from .load_strips import binned, load_token, spread
 from .spark import BELOW_THE_LINE, is_steady
 from .strips import TimedChart, empty_strips, strip_of
 
@@ -33,10 +33,6 @@ SEEN = 0.15
 """Of its scale: what changes by less is seen as well in one line."""
 LOW_SHARE, HIGH_SHARE = 0.35, 0.65
 """Of its top: a line below or above is drawn at the bottom or the top of its row."""
-ROOMY, ROOMY_ROWS = 5, 7
-"""Lines that there are for each reading, from which on one that moves has so many."""
-MOST_APART = 3
-"""Lines left free between two readings at most."""
 MOST_ROWS = 3
 """The most lines of a reading that moves; more would only make a higher wall of colour."""
 RANGE, STEADY_WORD = "min – max", "steady"
@@ -100,7 +96,7 @@ def is_seen_in(trend: Trend, values: Sequence[float | None]) -> bool:
 class Trends(TimedChart):
     """Readings one below the other, over one axis of time.
 
-    Those of one colour belong together: free lines are left before the next colour first. A chart
+    Free lines are spread evenly. Where they are few, those of one colour belong together. A chart
     that is ``filled`` draws those with a top as areas also where they are steady: there is room.
     """
 
@@ -151,18 +147,17 @@ class Trends(TimedChart):
             return empty_strips(self._empty, width, height, tokens)
         axis = 2 if height >= len(trends) + 2 else 0
         bins = Bins.ending(self._now, self._window, inner)
-        most = ROOMY_ROWS if height - axis >= ROOMY * len(trends) else MOST_ROWS
         high = [is_seen(one) or (self._filled and one.top is not None) for one in trends]
-        rows = rows_of_trends(high, height - axis, most)
-        tokens_of, free = [one.token for one in trends[: len(rows)]], height - axis - sum(rows)
-        gaps, each = gaps_before(tokens_of, free), max(len(rows) - 1, 1)
-        apart = min(max(free // each, 1), MOST_APART)
+        between_them = len(trends) - 1
+        room = height - axis - between_them  # areas that touch would be one blot
+        rows = rows_of_trends(high, room if room >= len(trends) else height - axis)
+        tokens_of = [one.token for one in trends[: len(rows)]]
+        blanks = spread(height - axis - sum(rows), by_colour(tokens_of))
         out: list[Line] = []
-        for place, (trend, (now, between, token), lines) in enumerate(
-            zip(trends, figures, rows, strict=False)
+        for trend, (now, between, token), lines, free in zip(
+            trends, figures, rows, blanks, strict=False
         ):
-            if place in gaps:
-                out += [[]] * apart
+            out += [[]] * free
             course = binned(trend.history, bins, self._now, hold_last=False)
             for at, cells in enumerate(drawn_course(trend, course, lines, tokens.glyphs), 1):
                 last = at == lines
@@ -170,7 +165,6 @@ class Trends(TimedChart):
                 line += [(fit(now if last else "", now_cells, "right"), "text")]
                 line += [(fit(between if last else "", range_cells, "right"), token)]
                 out.append(line)
-        out = [[]] * (height - axis - len(out)) + out  # axes side by side are on one line
         if axis:
             # The axis of a live chart ends with "now", which then heads the newest values, too.
             newest = "" if self._clock is None else "now"
@@ -200,14 +194,16 @@ def rows_of_trends(moving: Sequence[bool], height: int, most: int = MOST_ROWS) -
 
 def wanted_rows(trends: Sequence[Trend]) -> int:
     """Return the rows, with those of the axis, beyond which readings only stand farther apart."""
-    high = sum(ROOMY_ROWS if is_seen(trend) else 1 for trend in trends)
-    return high + MOST_APART * max(len(trends) - 1, 0) + 2
+    high = sum(MOST_ROWS if is_seen(trend) else 1 for trend in trends)
+    return high + max(len(trends) - 1, 0) + 2
 
 
-def gaps_before(tokens: Sequence[str], free: int) -> set[int]:
-    """Return before which readings a line is left free: first between those of other colours."""
-    between = [(one == other, at) for at, (one, other) in enumerate(pairwise(tokens), 1)]
-    return {at for _, at in sorted(between)[: max(free, 0)]}
+def by_colour(tokens: Sequence[str]) -> list[int]:
+    """Return the readings but the first, those before which a line is left free first of all.
+
+    They are the ones of another colour than the reading above.
+    """
+    return [at for _, at in sorted((a == b, at) for at, (a, b) in enumerate(pairwise(tokens), 1))]
 
 
 def none_for(seconds: float) -> str:
@@ -267,7 +263,8 @@ def drawn_course(
                 cells.append((" " if row else level, trend.token_of(value)))
             else:
                 share = (value - low) / (high - low) if high > low else 0.0
-                eighths = max(round(min(max(share, 0.0), 1.0) * rows * 8), 1) - row * 8
+                full = rows * 8 - (trend.top is not None)  # the others have a free eighth already
+                eighths = max(round(min(max(share, 0.0), 1.0) * full), 1) - row * 8
                 glyph = glyphs.up[round(min(max(eighths, 0), 8) * (len(glyphs.up) - 1) / 8)]
                 cells.append((glyph, trend.token_of(value)))
         out.append(merged(cells))

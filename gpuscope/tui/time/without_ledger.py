@@ -66,11 +66,11 @@ def strip_rows(lanes: int) -> int:
 def fitted_strip_rows(room: int, lanes: int, devices: int) -> int:
     """Return the most rows of ``room`` that so many lanes fill, with the frame of their panel.
 
-    Lanes have one line or more, and a line is free between the groups of them or between any two.
+    A line is free between any two lanes, or between the groups of lanes of one line.
     """
     each = lanes - len(HOST_LANES) > devices  # a GPU with several lanes is a group
     groups = devices if each else min(devices, 1)
-    filled = [rows * lanes + free for rows in (1, MOST_ROWS) for free in (groups, lanes - 1)]
+    filled = [lanes + groups, lanes + lanes - 1, MOST_ROWS * lanes + lanes - 1]
     fits = [rows + STRIP_FRAME for rows in filled if rows + STRIP_FRAME <= room]
     return max(fits, default=room)
 
