@@ -204,7 +204,7 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
         UNCHECKED: "could not be read or taken",
     },
     "why": {
-        OK: "the doctor would warn of nothing that makes it slow; what could be gained is listed",
+        OK: "nothing makes it notably slow; possible gains are listed",
         WARNINGS: "the doctor would warn of something, it hangs, or others wait for a rank",
         UNCHECKED: "the time is not known",
     },

@@ -100,8 +100,8 @@ def _effect(found: Replayed) -> Effect:
         )
     freed = max(0, found.needed_bytes - found.after.peak_reserved_bytes)
     text = (
-        f"{source}: it fits with {bytes_text(left)} to spare, and {bytes_text(freed)} less is "
-        "reserved than was needed"
+        f"{source}: it would fit with {bytes_text(left)} to spare and reserve {bytes_text(freed)} "
+        "less than was needed"
     )
     return Effect(text=text, bound="about", freed_bytes=freed)
 

@@ -349,7 +349,9 @@ def summary(report: Report) -> str:
         nothing = "nothing that explains the end was found"
     if now:
         guesses = all(finding.confidence == "prior" for finding in now)
-        nothing = "nothing conclusive was found" if guesses else "no problem and no warning"
+        nothing = (
+            "nothing that decides the cause was found" if guesses else "no problem and no warning"
+        )
     text = ", ".join(filter(None, counts)) or (
         nothing if report.examined else "nothing was examined"
     )

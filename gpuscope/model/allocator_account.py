@@ -149,7 +149,7 @@ def _live(allocator: AllocView, live: int, notes: list[str]) -> list[AccountRow]
     if all(isinstance(size, Unknown) for size in sizes):
         why = sizes[0]
         assert isinstance(why, Unknown)
-        notes.append(f"live tensors by category: {why.text}")
+        notes.append(f"live tensors are not divided by category: {why.text}")
         return [
             AccountRow(
                 LIVE, "allocated", live, "allocated", "fewer kept references, a smaller batch", True

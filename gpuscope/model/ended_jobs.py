@@ -66,8 +66,10 @@ def joined(*parts: Iterable[EndedJob]) -> tuple[EndedJob, ...]:
 
 
 def brief_text(jobs: Sequence[EndedJob]) -> str:
-    """Return how many ended in which way, such as ``2 failed, 1 killed in the last day``."""
-    return f"{counts_text([one.end for one in jobs], brief=True)} {WINDOW}" if jobs else ""
+    """Return how many ended, such as ``2 jobs ended badly in the last day: 1 failed, 1 killed``."""
+    counts = counts_text([one.end for one in jobs], brief=True)
+    how = counts.removeprefix("1 ").removeprefix("ended ") if len(jobs) == 1 else counts
+    return f"{number_text(jobs)}: {how}" if jobs else ""
 
 
 def number_text(jobs: Sequence[EndedJob]) -> str:

@@ -21,7 +21,7 @@ STEPS = 5
 So the readings cover all moments of a step.
 """
 LEAST_SECONDS, MOST_SECONDS = 30.0, 300.0
-PEAK_BASIS = f"last {LEAST_SECONDS:.0f} s, or {STEPS} steps"
+PEAK_BASIS = f"of the last {LEAST_SECONDS:.0f} s (at least {STEPS} steps)"
 """Which time PEAK covers, in the words of a panel. The peak since the start is called so."""
 TAKEN = (
     "allocated_bytes", "active_bytes", "requested_bytes", "inactive_split_bytes", *POOL_COLUMNS,

@@ -67,6 +67,6 @@ def _missed_notes(then: AllocView) -> list[str]:
     if most is None or found is None or most - found < WORTH_SAYING_BYTES:
         return []
     return [
-        f"the true peak since the start was {bytes_text(most - found)} higher: between two "
-        "readings, or before the first"
+        f"peak since the start: {bytes_text(most)}, {bytes_text(most - found)} above what these "
+        "readings caught"
     ]

@@ -272,8 +272,8 @@ def _skew(device: DeviceView, own: UseView | None, allocator: AllocView | None) 
     apart = max(moments, default=0.0) - min(moments, default=0.0)
     if allocator is not None and apart > SKEW_SECONDS:
         yield (
-            f"rows outside torch are approximate: allocator and driver were read "
-            f"{duration_text(apart)} apart"
+            f"outside torch is approximate: torch and the driver were read {duration_text(apart)} "
+            "apart"
         )
 
 

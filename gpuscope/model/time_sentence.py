@@ -49,13 +49,13 @@ def sentence(
     rest = ""
     if step is not None:
         left = (
-            "next to nothing"
+            f"under {duration_text(step * NEXT_TO_NOTHING)}"
             if 1 - worst.share < NEXT_TO_NOTHING
             else f"{duration_text(step * (1 - worst.share))} or more"
         )
-        each = "" if brief else f" of {duration_text(step)}"
+        now = "" if brief else f" instead of {duration_text(step)}"
         cured = "At the other ranks' pace" if evened else "Without it"
-        rest = f" {cured} a step{each} would take {left}."
+        rest = f" {cured} a step would take {left}{now}."
     begin = NO_WARNING if calm else ""
     share = f"{begin}{percent_text(about.share)} of the time{between}"
     return f"{share} goes into {worst.words}{place}.{rest}"

@@ -215,10 +215,10 @@ def fragmentation_lines(
             lines += [] if private else legend_lines(drawn, scale, width, glyphs)
     if found.free_bytes:
         text = (
-            f"{bytes_text(found.free_bytes)} in {count_text(found.free_blocks, 'block')}, the "
-            f"largest has {bytes_text(found.largest_free_bytes)}"
+            f"{bytes_text(found.free_bytes)} in {count_text(found.free_blocks, 'block')}; the "
+            f"largest is {bytes_text(found.largest_free_bytes)}"
         )
-        percent = f"; {found.percent:.0f} % is in the others" if found.percent is not None else ""
+        percent = f" (fragmentation {found.percent:.0f} %)" if found.percent is not None else ""
         lines.append(pair("free", text + percent))
         by_size = ", ".join(
             f"{row.count:,} of {bytes_text(row.low_bytes)}+" for row in reversed(found.by_size[-6:])

@@ -85,7 +85,7 @@ def test_it_says_what_takes_most_and_what_a_step_would_take_without_it(ask):
     said = " ".join(out.split())
     assert "50 % of the time (44 % to 56 %) goes into input wait" in said
     assert "at data.py:12 __getitem__" in said
-    assert "a step of 600 ms would take 300 ms or more" in said
+    assert "a step would take 300 ms or more instead of 600 ms" in said
     assert "num_workers" in out
     assert [name for name, _ in asked] == ["time", "look", "work", "time", "recent"]
     assert "Useful work: unknown: parts of this training are compiled." in said

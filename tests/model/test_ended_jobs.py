@@ -55,7 +55,7 @@ def test_the_ranks_of_a_job_count_once_for_every_verb(left_boxes, capsys):
     assert dead_trainers.line().startswith(f"{said}. To play the last minutes of the newest:  ")
     assert left.examine().ended_here == said
     shown = oneline.line(views.host_of(views.cpu_only()), ended=dead_trainers.brief())
-    assert shown.endswith(" · 1 failed, 1 ended without an error message in the last day")
+    assert shown.endswith(f" · {said}")
     background_checks.main(["left"])
     parts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     (told,) = (part["jobs"] for part in parts if part["part"] == "ended")
@@ -79,7 +79,7 @@ async def test_the_screens_count_what_the_verbs_count(left_boxes):
         assert "Doctor   " in tabs, "no finding is open"
     summary = summarise(views.host_of(views.cpu_only()), left=watch.left_here)
     worst = host_row(summary, TOKENS).cells["worst"]
-    assert worst[0] == ("1 failed, 1 ended without an error message in the last day", "muted")
+    assert worst[0] == (f"{TWO}: 1 failed, 1 ended without an error message", "muted")
     assert summary.grade is Grade.ENDED
     lines = totals_lines(totals([summary]), 1, 120, TOKENS)
     assert views.flat(lines).splitlines()[0].endswith(TWO)
@@ -109,7 +109,7 @@ async def test_the_name_of_the_tab_counts_the_rows_of_the_list():
         watch._take_report("left", Report(findings=(died,)), more)
         screen = await until(pilot, "3× GPU 2 is slowed", "old driver", "○ it ran out")
         header, tabs, *rows = screen.splitlines()
-        assert "1 killed in the last day" in header
+        assert "1 job ended badly in the last day" in header
         assert "Doctor ◆2 " in tabs
         assert "▲" not in tabs
         assert sum("◆" in row for row in rows[:9]) == 2

@@ -239,7 +239,7 @@ def test_categories_nobody_counted_are_one_row_with_the_reason():
     columns = ("parameter_bytes", "gradient_bytes", "optimizer_state_bytes")
     _, found = told(inside.crowded(5.0), unknown("a", "no optimizer step seen", *columns))
     assert "live tensors" in sizes(found)
-    assert "live tensors by category: no optimizer step seen" in found.notes
+    assert "live tensors are not divided by category: no optimizer step seen" in found.notes
     assert "parameters" not in sizes(found)
 
 

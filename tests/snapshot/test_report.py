@@ -151,7 +151,7 @@ def test_the_report_says_what_matters(summary):
         "late.pickle",
         size(device.totals.reserved_bytes),
         size(device.totals.allocated_bytes),
-        f"the largest has {size(device.fragmentation.largest_free_bytes)}",
+        f"the largest is {size(device.fragmentation.largest_free_bytes)}",
         f"free        {size(device.fragmentation.free_bytes)} in ",
         device.stacks.rows[0].frames[device.stacks.rows[0].headline].function,
         "live at the peak",

@@ -81,10 +81,10 @@ async def test_enter_opens_it_and_keys_work():
         screen = app.screen
         assert isinstance(screen, DeviceScreen)
         await pilot.press("minus")
-        await until(pilot, "─ Over 5 min")
+        await until(pilot, "─ Last 5 min")
         for _ in WINDOWS:
             await pilot.press("minus")
-        await until(pilot, "─ Over 4 h", "Memory over 4 h, GiB")
+        await until(pilot, "─ Last 4 h", "Memory over 4 h, GiB")
         await pilot.press("c")
         await until(pilot, "every history is on the screen already")
         await pilot.press("n")
@@ -304,7 +304,7 @@ async def test_charts_begin_with_what_the_driver_sampled_and_say_so():
     async with app.run_test(size=(200, 60)) as pilot:
         await until(pilot, "─ GPUs · Enter: GPU 5")
         await pilot.press("home", "enter")
-        await until(pilot, "first 20 s from the driver")
+        await until(pilot, "(first 20 s: the driver")
         past = session.history(session.host.devices[0].id, "utilization_percent", 60.0)
         assert past.values[:20] == (44.0,) * 20
         await until(pilot, "Memory over 1 min, GiB ")

@@ -23,7 +23,7 @@ SHOWN = {
         "memory",
         ("GPU 3 H200 · train.py rank 3", "allocated", "89.2 GiB", "All GPUs", "Timeline, GiB"),
     ),
-    "3": ("time", ("train.py rank 3", "median step 901 ms", "rank 6", "Ranks, time a step")),
+    "3": ("time", ("train.py rank 3", "median step 901 ms", "rank 6", "Time per step, by rank")),
     "4": ("doctor", ("Rank 5 waits for input", "Load in worker processes", "Fragmentation")),
     "5": ("lab", ("Demo trainer", "≠ amp off → bf16", "A  #1", "B  #2", "Loss over samples")),
     "6": ("log", ("Events [all]", "train.py ×7", "started")),

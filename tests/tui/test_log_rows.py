@@ -289,7 +289,7 @@ def test_events_over_time_are_counted_by_kind_and_the_gravest_is_marked():
     now = 1_000_000.0
     found = [entry(now - 60), entry(now - 59), entry(now - 1, "gpu", "bad"), entry(now - 90_000)]
     what, lines = activity(found, now, found[0], GLYPHS, 80)
-    assert what == "one column: 2 min, highest: 2 · 1 older"
+    assert what == "each column is 2 min, the highest has 2 · 1 older"
     shown = [styled.plain(line) for line in lines]
     assert [line.split()[0] for line in shown[:2]] == ["jobs", "GPUs"]
     assert " 2 " in shown[0]
@@ -404,6 +404,6 @@ def test_the_events_over_time_begin_with_the_first():
         LogEntry(1000.0 + at, "jobs", "started", "train.py", "", "text", str(at)) for at in (0, 200)
     ]
     what, lines = activity(entries, 1300.0, None, GLYPHS, 120)
-    assert what.startswith("one column: 5 s")
+    assert what.startswith("each column is 5 s")
     marks = styled.plain(lines[0])[10:]
     assert next(at for at, cell in enumerate(marks) if cell not in "─ ") < 40

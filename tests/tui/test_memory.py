@@ -16,7 +16,7 @@ from gpuscope.store.store import Store
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.app.help_screen import COLUMNS
 from gpuscope.tui.charts.chart_series import process_layers
-from gpuscope.tui.memory.more_text import times_text
+from gpuscope.tui.memory.more_text import room_text
 from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
 from tests.fakes import inside, jobs, views
@@ -117,7 +117,7 @@ async def test_where_most_of_a_card_is_free_nothing_has_to_be_saved():
             row[1 + f.DEVICE_COLUMNS.index("free_bytes")] = int(134 * views.GIB)
     app = make_app(frames, "memory")
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "no need to save: 134 GiB are free", absent="biggest saving")
+        await until(pilot, "plenty of room: 134 GiB are free", absent="biggest saving")
 
 
 # ── timeline ──────────────────────────────────────────────────────────────────────────────────────
@@ -502,9 +502,9 @@ async def test_a_store_without_a_source_shows_tables_that_wait():
 
 
 def test_how_much_larger_a_batch_may_be_is_no_finer_than_it_is_known():
-    assert times_text(2.04, 2.46) == "2.0 to 2.5"
-    assert times_text(47.7, 151.4) == "47.7 to 151"
-    assert times_text(133_588.1, 135_943.0) == "over 1,000"
+    assert room_text(2.04, 2.46) == "room for a micro-batch 2.0 to 2.5 times as large"
+    assert "47.7 to 151 times" in room_text(47.7, 151.4)
+    assert "over 1,000 times" in room_text(133_588.1, 135_943.0)
 
 
 def test_the_help_says_why_the_headroom_is_more_than_what_is_free():

@@ -612,7 +612,7 @@ async def test_a_lost_gpu_is_the_first_finding_and_its_neighbour_has_the_chart()
 async def test_charts_beside_each_other_end_at_the_same_moment(size):
     app = make_app(views.cpu_only() if size == USUAL else jobs.ranks(4))
     async with app.run_test(size=size) as pilot:
-        await until(pilot, "now" if size == USUAL else "Over ", "CPU")
+        await until(pilot, "now" if size == USUAL else "Last ", "CPU")
         charts, seen = app.screen.query_one(Charts), set()
         for second in range(1, 9):
             moment = int((views.END + second) * 1e9)

@@ -118,7 +118,7 @@ def test_the_state_tells_who_hangs_and_who_waits_and_what_has_no_probe():
             ("state 13.9 GiB · parameters 6.97 GiB", "GPU-Util ", "of 140 GiB"),
             marks=pytest.mark.slow,
         ),
-        ((200, 60), ("What it does", "peak        53", "Over 1 min", "What happened to its job")),
+        ((200, 60), ("What it does", "peak        53", "Last 1 min", "What happened to its job")),
     ],
     ids=["80x24", "120x40", "200x60"],
 )

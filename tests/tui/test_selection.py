@@ -39,7 +39,7 @@ async def test_a_gpu_chosen_on_the_overview_is_where_memory_and_time_open():
         await pilot.press("n")
         await until(pilot, "GPU 2 H200 · train.py rank 2")
         await pilot.press("3")
-        await until(pilot, "train.py rank 2", "Ranks, time a step")
+        await until(pilot, "train.py rank 2", "Time per step, by rank")
         await pilot.press("n")
         await until(pilot, "train.py rank 3")
         await pilot.press("1")

@@ -68,7 +68,7 @@ async def test_the_rank_that_the_others_wait_for_is_shown_first_with_the_answer_
         screen = await until(pilot, "goes into saving checkpoints", "◆ rank 2", "Doctor ◆2")
         assert "saving checkpoints ◆" in screen, "the doctor warns of it"
         assert "input wait ◆" in screen, "the doctor warns that the others wait for it"
-        assert "◆ the doctor warns" in screen, "the marks are explained"
+        assert "◆ see Doctor" in screen, "the marks are explained"
         assert "train.py rank 2" in screen
         assert "at /data/train/train.py:91 save" in screen
         assert "then: the others wait for rank 2" in screen, "it brings less"
@@ -280,7 +280,7 @@ async def test_a_finding_opens_in_the_doctor():
 async def test_the_clock_is_drawn_over_as_much_time_as_is_known(minutes, window):
     app = make_app(clocks.of_ranks(1, minutes, slow=None), "time")
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, f"Wall clock a step over {window}")
+        await until(pilot, f"Time per step over {window}")
 
 
 @in_loop
@@ -289,15 +289,15 @@ async def test_on_a_narrow_terminal_a_key_turns_what_stands_below_the_rows():
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "input wait")
         await pilot.press("tab")
-        await until(pilot, "Wall clock a step over 10 min")
+        await until(pilot, "Time per step over 10 min")
         await pilot.press("tab")
-        await until(pilot, "Load of its GPUs", absent="Wall clock a step over 10 min")
+        await until(pilot, "Load of its GPUs", absent="Time per step over 10 min")
         await pilot.press("tab")
         await until(pilot, "Findings", absent="Load of its GPUs")
         await pilot.press("tab")
-        await until(pilot, "Ranks, time a step")
+        await until(pilot, "Time per step, by rank")
         await pilot.press("tab")
-        await until(pilot, "wall clock", absent="Ranks, time")
+        await until(pilot, "wall clock", absent="Time per step, by")
 
 
 @in_loop
@@ -412,7 +412,7 @@ def test_the_tab_looks_as_it_did(size: tuple[int, int]) -> None:
             await until(pilot, "21 % of the time", "A step could")
             if size[0] > 80:
                 below = "Saving checkpoints takes" if size[0] > 120 else "up to 210 ms (17 %) of a"
-                await until(pilot, "On the GPU", below, "Wall clock a step over 10 min")
+                await until(pilot, "On the GPU", below, "Time per step over 10 min")
             await check(pilot, "tab-time")
 
     run()
@@ -497,7 +497,7 @@ async def test_without_a_ledger_the_page_has_all_that_is_measured():
     app = make_app(jobs.ranks(4), "time")
     async with app.run_test(size=(200, 60)) as pilot:
         screen = await until(
-            pilot, "Step breakdown, mean of the last 32 of rank 0", "Ranks, time a step", "tensor",
+            pilot, "Step breakdown, mean of the last 32 of rank 0", "Time per step, by rank", "tensor",
             "Step breakdown over", "Load of its GPUs", "Processes",
         )  # fmt: skip
         assert empty_share(screen) < 0.25
@@ -608,7 +608,7 @@ async def test_a_hang_of_which_alone_there_are_samples_stands_beside_the_parts_o
     app = make_app(frames, "time")
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await until(pilot, "Step breakdown, mean of the last 32 of rank 3", "IN HANG")
-        table = screen[screen.index("WHAT") : screen.index("Ranks, time a step")].splitlines()
+        table = screen[screen.index("WHAT") : screen.index("Time per step, by rank")].splitlines()
         first = next(line for line in table if "▸" in line)
         assert "input" in first, "what it does now stands first"
         assert " 100 % " in first
@@ -620,7 +620,7 @@ async def test_a_hang_of_which_alone_there_are_samples_stands_beside_the_parts_o
 async def test_a_long_hang_still_shows_the_steps_before_it_on_all_surfaces():
     app = make_app(with_the_hang(1, 40, input=3.0), "time")
     async with app.run_test(size=(200, 60)) as pilot:
-        screen = await until(pilot, "Where the time went before", "Wall clock a step over 2 min")
+        screen = await until(pilot, "Where the time went before", "Time per step over 2 min")
         assert "last 22 s: 40 steps, mean 550 ms" in screen
         await pilot.press("1")
         overview = await until(pilot, "Where a step went before, last 22 s")

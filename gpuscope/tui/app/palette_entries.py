@@ -174,7 +174,7 @@ def of_commands(app: App[Any]) -> Iterator[PaletteEntry]:
     yield PaletteEntry(
         "settings",
         "Settings",
-        "the values, where each is from, and the path of the file",
+        "all values and their source, and the path of the file",
         lambda: own.open("settings"),
         also="config preferences options alerts rate mouse ascii configuration",
     )
@@ -189,7 +189,7 @@ def of_commands(app: App[Any]) -> Iterator[PaletteEntry]:
             words.get(name, f"{name} background"),
             partial(own.choose_theme, name),
             also="colours colors theme",
-            reason="it is chosen" if app.theme == theme else "",
+            reason="in use" if app.theme == theme else "",
         )
     yield PaletteEntry(
         "dead job",

@@ -33,7 +33,7 @@ class LogEntry:
 RUNNING, PROBE_LOST = "already running", "probe lost"
 FOUND, SOLVED = "problem found", "problem gone"
 WARNED, WARNING_GONE = "warning", "warning gone"
-NOTICED, NO_LONGER = "noticed", "no longer"
+NOTICED, NO_LONGER = "noticed", "over"
 WORDS = {
     "problem": (FOUND, SOLVED),
     "warning": (WARNED, WARNING_GONE),

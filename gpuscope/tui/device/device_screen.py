@@ -310,7 +310,7 @@ class DeviceScreen(ChartedScreen):
                 past = History(tuple(one.seconds), tuple(one.values))
                 trends.append(Trend(label, what.token, past, what.say, top))
         remembered = max((seconds for _, seconds in drawn), default=0.0)
-        set_title(self._trends, f"Over {window_text(window)}{source_text(remembered)}")
+        set_title(self._trends, f"Last {window_text(window)}{source_text(remembered)}")
         self._trends.show(trends, window, host.sampled_seconds, clock)
 
     def _draw_memory(

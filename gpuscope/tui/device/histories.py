@@ -111,4 +111,4 @@ def source_text(remembered_seconds: float) -> str:
     """Return the end of a title that says how much of a chart is older than the look."""
     if remembered_seconds < 1:
         return ""
-    return f"; first {age_text(remembered_seconds)} from the driver"
+    return f" (first {age_text(remembered_seconds)}: the driver's own buffer)"

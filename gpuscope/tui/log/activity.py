@@ -53,7 +53,7 @@ def activity(
     out.append(_axis(bins, chosen, glyphs))
     out.append(_times(bins))
     older = len(entries) - sum(map(sum, counts.values()))
-    what = f"one column: {window_text(bins.width)}, highest: {top}"
+    what = f"each column is {window_text(bins.width)}, the highest has {top}"
     return f"{what} · {older} older" if older else what, out
 
 

@@ -44,7 +44,7 @@ MEANS = {
     ("probe", "samples lost"): "readings of this time are missing",
     ("findings", SOLVED): "the readings no longer show it",
     ("findings", WARNING_GONE): "the readings no longer show it",
-    ("findings", NO_LONGER): "the readings no longer show it",
+    ("findings", NO_LONGER): "the readings no longer show it, or cannot, as while a training hangs",
 }
 """What an entry means for the user's training, by group and word."""
 

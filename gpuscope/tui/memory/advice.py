@@ -193,8 +193,7 @@ def _plenty(subject: Subject) -> list[Line]:
     free = device.number("free_bytes") if device is not None else None
     if not total or free is None or free < PLENTY * total:
         return []
-    words = f"{bytes_text(free)} are free now: room for a larger batch or model"
-    return [[("no need to save: ", "muted"), (words, "ok")]]
+    return [[("plenty of room: ", "muted"), (f"{bytes_text(free)} are free", "ok")]]
 
 
 def _recognised_lines(finding: ProcessKind) -> list[Line]:

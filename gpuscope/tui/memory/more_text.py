@@ -113,22 +113,24 @@ def _events(allocator: AllocView) -> list[Line]:
     n = allocator.number
     parts: list[tuple[str, str]] = []
     for name, column, token in (
-        ("cudaMalloc retries", "alloc_retries", "warn"),
-        ("out of memory", "ooms", "bad"),
+        (("allocation retry", "allocation retries"), "alloc_retries", "warn"),
+        (("out-of-memory error", "out-of-memory errors"), "ooms", "bad"),
     ):
         if (count := n(column)) is not None:
-            parts.append((f"{name} {count:,.0f}", token if count else "muted"))
+            text = f"{count:,.0f} {name[0] if count == 1 else name[1]}"
+            parts.append((text, token if count else "muted"))
     if pools := n("private_pool_bytes"):
         parts.append((f"private pools {bytes_text(pools)}", "muted"))
     lines: list[Line] = []
     if parts:
-        line: Line = [(fit("so far", NAME), "text")]
+        line: Line = [(fit("since the start", NAME), "text")]
         for at, part in enumerate(parts):
             line += [(" · ", "faint"), part] if at else [part]
         lines.append(line)
     held, step, trend = n("step_allocated_bytes"), n("step_allocated_step"), trend_of(allocator)
     if held is not None and step is not None:
-        line = [(fit(f"after step {step:,.0f}", NAME), "text"), (bytes_text(held), "text")]
+        line = [(fit("allocated", NAME), "text"), (bytes_text(held), "text")]
+        line.append((f" after step {step:,.0f}", "muted"))
         if trend is not None:
             grows = f"{signed_bytes_text(trend.slope)} per step" if trend.grows else "does not grow"
             token = "warn" if trend.grows else "muted"
@@ -195,20 +197,18 @@ def larger_lines(host: HostView, subject: Subject, history: HistoryOf, cells: in
     if found is None or found.low < WORTH_TELLING:
         return []
     each, error = (found.each_low + found.each_high) // 2, (found.each_high - found.each_low) // 2
-    times = times_text(found.low, found.high)
     size = bytes_text(each) + (f" ±{bytes_text(error)}" if error >= MIB else "")
     about = f"at the peak {bytes_text(left)} are left, and twice the micro-batch takes {size} more"
-    head: Line = [("≈ ", "muted"), ("larger: ", "muted")]
-    text: Line = [(f"{times} times the micro-batch fits", "text"), (f": {about}", "muted")]
-    return [[], *styled.hang(head, text, cells)]
+    text: Line = [(room_text(found.low, found.high), "text"), (f": {about}", "muted")]
+    return [[], *styled.hang([("≈ ", "muted")], text, cells)]
 
 
-def times_text(low: float, high: float) -> str:
-    """Return how many times as large a micro-batch may be."""
+def room_text(low: float, high: float) -> str:
+    """Return how many times as large a micro-batch there is room for."""
     if low >= MANY_TIMES:
-        return f"over {MANY_TIMES:,}"
+        return f"room for over {MANY_TIMES:,} times this micro-batch: memory is no limit"
     least, most = (f"{end:.1f}" if end < TENTHS_BELOW else f"{end:,.0f}" for end in (low, high))
-    return interval_text(least, most, " to ")
+    return f"room for a micro-batch {interval_text(least, most, ' to ')} times as large"
 
 
 @lru_cache(maxsize=32)

@@ -211,7 +211,7 @@ class MemoryPane(Pane, can_focus=True):
         if high:
             past, most, glyphs = self.session.history, high - FRAME, self._others.tokens.glyphs
             set_title(self._others, title_of(everything, most))
-            self._others.subtitle([(f"peak: {PEAK_BASIS}", "faint")])
+            self._others.subtitle([(f"peak {PEAK_BASIS}", "faint")])
             lines = side_by_side(host, everything, subject, past, width - 2, most, glyphs)
             self._others.show(lines)
         if needed + len(shown) != self._wanted:

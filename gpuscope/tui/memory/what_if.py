@@ -240,7 +240,7 @@ class WhatIfView:
             ],
         )
         why = (
-            "torch counts no memory on a CPU"
+            "torch has no memory statistics on the CPU"
             if not peak
             else _no_fix(peak, fixed)
             if known

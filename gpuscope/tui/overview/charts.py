@@ -256,7 +256,7 @@ class Charts(Vertical):
         trends += host_trends(self.session, host, device, living, self._span, rows)
         if chart.size.height >= ROOMY_TREND_ROWS * len(trends):
             trends += more_host_readings(self.session, host, self._span)
-        set_title(chart, f"Over {window_text(self._span)}")
+        set_title(chart, f"Last {window_text(self._span)}")
         chart.show(trends, self._span, host.sampled_seconds, clock_at(self.session, host))
 
     def _show_vram(self, chart: Any, host: HostView, device: DeviceView) -> None:

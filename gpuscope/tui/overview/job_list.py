@@ -184,7 +184,7 @@ class JobList(Painted, can_focus=True):
         """Say on the border of which steps the figures are, where any line has them."""
         bases = {
             "pace": f"step time: {MEDIAN_STEPS}-step median",
-            "memory": f"peak: {PEAK_BASIS}",
+            "memory": f"peak {PEAK_BASIS}",
         }
         told = [
             text

@@ -157,5 +157,5 @@ class ProcessDetails(Vertical):
         trends = process_trends(host, process, window, history)
         rows = [MOST_ROWS if is_seen(one) else 1 for one in trends]
         self._wanted = sum(rows) + len(rows) - 1 + AXIS_ROWS + FRAME_ROWS
-        set_title(self._trends, f"Over {window_text(window)}")
+        set_title(self._trends, f"Last {window_text(window)}")
         self._trends.show(trends, window, host.sampled_seconds, clock)

@@ -89,8 +89,7 @@ def _course(trainer: TrainerView) -> list[Line]:
     elif pace.text:
         lines.append(fact("step time", [(pace.text_with_past, "warn")]))
     if parts is not None:
-        name = "clock" if parts.of_ledger else "parts"
-        lines.append(fact(name, split_pieces(parts, 60)))
+        lines.append(fact("time spent", split_pieces(parts, 60)))
     return lines
 
 

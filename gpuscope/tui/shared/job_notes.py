@@ -84,7 +84,7 @@ def end_notes(host: HostView, job: JobView, sent: Mapping[int, str] = NOTHING_SE
     at, now = "", host.wall_seconds
     if gone.wall_seconds is not None:
         today = clock_text(now if now is not None else gone.wall_seconds, DAY)
-        at = f" {at_text(gone.wall_seconds, today)}"
+        at = f" at {at_text(gone.wall_seconds, today)}"
     return [
         [
             (end.phrase, end.kind),

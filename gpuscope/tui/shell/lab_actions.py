@@ -98,7 +98,7 @@ LAB_ACTIONS: tuple[Action, ...] = (
         "lab_nearest",
         ("n",),
         "Nearest",
-        "combination of settings that works",
+        "the nearest combination that works",
         "Lab",
         ("lab",),
         "lab",

@@ -83,7 +83,7 @@ class MeasuredPanels(TimePanels):
         )
         self._steps.show_columns(rank_columns(rows))
         self._steps.show(rows)
-        set_title(self._steps, "Ranks, time a step" if len(ranks) > 1 else "Its steps")
+        set_title(self._steps, "Time per step, by rank" if len(ranks) > 1 else "Its steps")
         if not self._steps.has_focus:
             self._steps.move_to(trainer.key)
         self._devices, self._drawn_ranks = devices_of(host, ranks), ranks
@@ -158,7 +158,7 @@ class MeasuredPanels(TimePanels):
             *trainer_trends(self.session, ranks, window),
             *power_trends(self.session, self._devices, None, window),
         ]
-        set_title(self._lines, f"Over {window_text(window)}")
+        set_title(self._lines, f"Last {window_text(window)}")
         self._lines.show_empty("no step has ended yet")
         self._lines.show(trends, window, now, clock)
 

@@ -236,7 +236,7 @@ class TimePane(MeasuredPanels):
             self._ranks.show(rank_rows(by_key, names, odd, marks))
             if not self._ranks.has_focus:
                 self._ranks.move_to(trainer.key)
-            set_title(self._ranks, "Ranks, time a step")
+            set_title(self._ranks, "Time per step, by rank")
         else:
             self._ranks.show([])
         self._look, self._devices = look, devices_of(host, ranks)

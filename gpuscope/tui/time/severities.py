@@ -72,7 +72,7 @@ def marks_line(marked: Iterable[Severity], glyphs: Glyphs) -> Line:
     out: Line = []
     for one in reversed(ORDER):
         if one in here:
-            words = "could be shorter" if one == "info" else "the doctor warns"
+            words = "could be shorter" if one == "info" else "see Doctor"
             out += [(f" {glyph_of(one, glyphs)}", SEVERITY_TOKENS[one]), (f" {words} ", "faint")]
     return out
 

@@ -92,5 +92,5 @@ def draw_trends(
                 hottest.definition.slowdown_celsius,
             )
         )
-    set_title(chart, f"Over {window_text(window)}")
+    set_title(chart, f"Last {window_text(window)}")
     chart.show(trends, window, host.sampled_seconds, clock)

@@ -208,7 +208,7 @@ class OneProcessScreen(ChartedScreen):
         trends = process_trends(host, process, window, self.session.history)
         rows = sum(MOST_ROWS if is_seen(one) else 1 for one in trends) + len(trends) - 1
         self._trends.styles.height = rows + AXIS_ROWS + FRAME_ROWS
-        set_title(self._trends, f"Over {window_text(window)}")
+        set_title(self._trends, f"Last {window_text(window)}")
         self._trends.show(trends, window, host.sampled_seconds, clock_at(self.session, host))
 
     def _left_rows(self) -> int:

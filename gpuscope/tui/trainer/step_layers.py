@@ -57,7 +57,7 @@ def of_ledger(
         own = {name: tokens.get(name, REST) for name in own}
     stack, moments = layers(recent, own)
     steps = thin(session.history(trainer.id, "step", window))
-    return StepLayers("Wall clock a step", stack, moments, steps)
+    return StepLayers("Time per step", stack, moments, steps)
 
 
 def measured(session: Session, trainer: TrainerView, window: float) -> StepLayers:

@@ -205,7 +205,7 @@ def ended_text(jobs: Sequence[EndedJob], width: int) -> str:
 
     whole = brief_text(jobs), number_text(jobs)
     fits = (text for text in whole if text_cells(text) <= width // ENDED_SHARE)
-    return next(fits, f"{len(jobs)} ended badly")
+    return next(fits, f"{count_text(len(jobs), 'job')} ended badly")
 
 
 def short_model(name: str | None) -> str:
