@@ -30,6 +30,10 @@ from .steps import Steps
 
 GUARD = "_gpuscope_probe"
 _at_fork_registered: List[bool] = []
+_of_the_parent: List[Any] = []
+"""In a forked child, what the parent's probe had. It is never freed there, because it may hold
+events of CUDA: a child cannot use CUDA, and torch ends a process that cannot destroy an event.
+"""
 
 
 class Probe:
@@ -191,6 +195,9 @@ class Probe:
 
         A child that trains opens its own socket.
         """
+        hooks = self.hooks
+        measured = self.steps, self.ledger, self.gauges, hooks.passes, hooks.split, hooks.loading
+        _of_the_parent.append((measured, self.server, self.safety))
         server, self.server = self.server, None
         safety, self.safety = self.safety, None
         self._lock = threading.Lock()

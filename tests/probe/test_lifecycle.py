@@ -154,6 +154,30 @@ train()
                 path.unlink()
 
 
+def test_a_forked_child_frees_nothing_of_its_parent():
+    """It may hold an event of CUDA, and torch ends a child that destroys one."""
+    code = f"""{TRAINING}
+import gc, gpuscope, os, warnings
+warnings.simplefilter("ignore")
+gpuscope.watch()
+for _ in range(5): step()
+class Event:
+    def __del__(self):
+        print("freed in", "the parent" if os.getpid() == parent else "a child", flush=True)
+probe, parent = sys._gpuscope_probe, os.getpid()
+hooks = probe.hooks
+for holder in (probe.steps, probe.ledger, probe.gauges, hooks.passes, hooks.split, hooks.loading):
+    holder.event = Event()
+if os.fork() == 0:
+    gc.collect()
+    print("a child lives", flush=True)
+    os._exit(0)
+os.wait()
+hooks.passes.event = None
+"""
+    assert output(code).splitlines()[:2] == ["a child lives", "freed in the parent"]
+
+
 def test_a_multiprocessing_child_that_trains_cleans_up_after_itself():
     """Forked children of multiprocessing end without atexit."""
     code = f"""{TRAINING}

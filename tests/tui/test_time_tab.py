@@ -497,9 +497,10 @@ async def test_without_a_ledger_the_page_has_all_that_is_measured():
     app = make_app(jobs.ranks(4), "time")
     async with app.run_test(size=(200, 60)) as pilot:
         screen = await until(
-            pilot, "Step breakdown, mean of the last 32 of rank 0", "Time per step, by rank", "tensor",
-            "Step breakdown over", "Load of its GPUs", "Processes",
-        )  # fmt: skip
+            pilot,
+            *("Step breakdown, mean of the last 32 of rank 0", "Time per step, by rank", "tensor"),
+            *("Step breakdown over", "Load of its GPUs", "Processes"),
+        )
         assert empty_share(screen) < 0.25
         rank = next(line for line in screen.splitlines() if "rank 3" in line)
         assert "500 ms" in rank
