@@ -36,16 +36,16 @@ def with_replay(
     """Returns the findings with what other settings would have brought.
 
     The result is added to the finding that advises expandable segments. If there is none and the
-    settings would have served the request, a new finding says so.
+    settings would have served the request, a new finding says so, and the others come after it.
     """
     found = _replay(reading, device, facts)
     if found is None:
         return list(findings)
     advised = [one for one in findings if one.pitfall == _PITFALL]
     if not advised:
-        return (
-            [*findings, _new_finding(found, facts)] if found.verdict == "fits" else list(findings)
-        )
+        if found.verdict != "fits":
+            return list(findings)
+        return [_new_finding(found, facts), *(_as_second(one, found, facts) for one in findings)]
     return [_with_effect(one, found) if one.pitfall == _PITFALL else one for one in findings]
 
 
@@ -114,6 +114,16 @@ def _with_effect(one: Finding, found: Replayed) -> Finding:
 def _fixes(found: Replayed) -> tuple[Fix, ...]:
     name = "expandable-segments" if found.settings.expandable else "settings-that-fit"
     return tuple(WORDINGS.fixes([name], {"settings": found.settings.text()}))
+
+
+def _as_second(one: Finding, found: Replayed, facts: OomFacts) -> Finding:
+    """Return what else the error was found to be, as what to do if the settings are not enough."""
+    if one.severity != "problem":
+        return one
+    text = f"first try {found.settings.text()}, with which the same requests fit; what is advised "
+    text += "here is for when that is not enough"
+    first = Evidence(text=text, source=facts.source)
+    return replace(one, severity="info", evidence=(first, *one.evidence))
 
 
 def _new_finding(found: Replayed, facts: OomFacts) -> Finding:

@@ -34,7 +34,10 @@ def findings(made: Recorder, path: Path) -> dict[str, Finding]:
 def test_pieces_that_growing_segments_would_have_joined(tmp_path: Path) -> None:
     made = Recorder(trace_of(*CUT_UP, 2048 * MIB), DEFAULT, 6400 * MIB).all()
     assert len(made.run.ooms) == 1
-    one = findings(made, tmp_path / "oom.pickle.gz")["expandable-segments"]
+    told = findings(made, tmp_path / "oom.pickle.gz")
+    one, other = told["expandable-segments"], told["reduce-batch-size"]
+    assert other.severity == "info", "two problems that exclude each other say nothing"
+    assert other.evidence[0].text.startswith("first try expandable_segments:True")
     assert one.effect is not None
     assert one.effect.text == (
         "predicted (± <0.1 %) by replaying 67 recorded entries with expandable_segments:True: it "
