@@ -55,6 +55,30 @@ def test_where_the_driver_names_no_process_a_gap_is_not_read_and_the_time_before
     assert seen["other"][36] == pytest.approx(USED - RESERVED)
 
 
+def test_what_was_taken_since_the_driver_named_processes_is_not_read_and_no_others():
+    """Processes are read every second and the sum every half: rank 0 grows by 60 GiB at 10 s."""
+    frames = views.training()
+    samples = [frame for frame in frames if isinstance(frame, f.Sample)]
+    column = 1 + f.USE_COLUMNS.index("used_bytes")
+    for number, sample in enumerate(samples):
+        if number < 20:
+            for device in sample.g:
+                index = 1 + f.DEVICE_COLUMNS.index("used_bytes")
+                device[index] -= 60 * GIB if device[0] == samples[0].g[0][0] else 0
+        sample.a = sample.a if number >= 21 else []
+        for use in sample.u:
+            if use[0] == USE:
+                use[column] -= 60 * GIB if number < 21 else 0
+        if number % 2 == 0:
+            sample.u = [use for use in sample.u if use[0] != USE]
+    host, history = views.seen(frames)
+    found, _ = device_layers(history, host, host.devices[0], 60.0)
+    seen = {one.label: one.values for one in found}
+    assert max(v or 0.0 for v in seen["other"][2:]) < GIB, "nobody else took it"
+    assert seen["not read"][20] == pytest.approx(60 * GIB, rel=0.01)
+    assert seen["not read"][-1] == 0
+
+
 def test_a_training_that_was_always_read_has_no_such_layer():
     assert "not read" not in over_time(views.training())
 

@@ -72,7 +72,8 @@ def device_layers(
     """Return the layers of a device's memory over the last ``seconds``, bottom first.
 
     They add up to what nvidia-smi showed. What a training held while its allocator was not read is
-    in none of torch's layers: from its start to the first reading, and in gaps.
+    in none of torch's layers: from its start to the first reading, and in gaps. Nor is what was
+    taken since the driver was last asked for processes, which is less often than for the sum.
     """
     used = history(device.id, "used_bytes", seconds)
     moments = used.seconds
@@ -98,6 +99,7 @@ def device_layers(
                 unread += total if process is None else process
             else:
                 unread += one.own[i] or 0.0
+        unread += max((_grown(used.values, one.asked[i], i) for one in held), default=0.0)
         inside = min(reserved, total)
         live = min(allocated, inside)
         outside = min(max(0.0, own - inside), total - inside)
@@ -119,6 +121,14 @@ class _Held(NamedTuple):
     first: float
     """The moment of the first reading of its allocator, and below that of its end."""
     end: float
+    asked: list[int | None]
+    """At which of the moments the driver was last asked for it."""
+
+
+def _grown(used: Sequence[float | None], then: int | None, now: int) -> float:
+    """Return by how much more is in use than then; 0 where one of both is unknown."""
+    before, after = used[then] if then is not None else None, used[now]
+    return 0.0 if before is None or after is None else max(0.0, after - before)
 
 
 def _held_by(
@@ -138,7 +148,13 @@ def _held_by(
         known = [[v for column in columns if (v := column[i]) is not None] for i in at]
         return [sum(values) if values else None for values in known]
 
+    def asked(moment: float) -> int | None:
+        newest = bisect_right(told, moment + 0.05) - 1
+        index = bisect_right(moments, told[newest] + 0.05) - 1 if newest >= 0 else -1
+        return index if index >= 0 else None
+
     at = range(len(moments))
+    told = sorted(s for use in uses for s in history(use.id, "used_bytes", seconds).seconds)
     read = [history(a.id, "reserved_bytes", seconds).seconds for a in allocators]
     return _Held(
         sums(allocators, "reserved_bytes"),
@@ -146,6 +162,7 @@ def _held_by(
         sums(uses, "used_bytes"),
         min((one[0] for one in read if one), default=inf),
         max(inf if a.gone is None else a.gone.monotonic_seconds for a in allocators),
+        [asked(moment) for moment in moments],
     )
 
 
