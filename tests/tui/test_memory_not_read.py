@@ -75,7 +75,7 @@ def test_what_was_taken_since_the_driver_named_processes_is_not_read_and_no_othe
     found, _ = device_layers(history, host, host.devices[0], 60.0)
     seen = {one.label: one.values for one in found}
     assert max(v or 0.0 for v in seen["other"][2:]) < GIB, "nobody else took it"
-    assert seen["not read"][20] == pytest.approx(60 * GIB, rel=0.01)
+    assert seen["not read"][20] == pytest.approx(OWN * GIB, rel=0.01), "60 GiB, and what it had"
     assert seen["not read"][-1] == 0
 
 
