@@ -19,6 +19,7 @@ from gpuscope.store.decode import decode
 from gpuscope.store.store import Store
 from gpuscope.store.view import AllocView, History, Link
 from gpuscope.tui.app.app import GpuscopeApp
+from gpuscope.tui.memory.advice import SaidBefore
 from gpuscope.tui.shared.job_rows import job_lines
 from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
@@ -147,3 +148,12 @@ def test_other_advice_comes_when_something_else_is_clearly_larger():
     assert advised(60, 0, "") == ""
     assert advised(60, 0, "one") == "one"
     assert advised(40, 0, "one") == ""
+
+
+def test_only_a_note_on_two_readings_outlasts_what_it_says():
+    said = SaidBefore()
+    apart = "rows outside torch are approximate: read 500 ms apart"
+    unknown = "live tensors are not divided by category: no optimizer step seen yet"
+    assert said.held([apart, unknown], 10.0) == [apart, unknown]
+    assert said.held([], 11.0) == [apart], "the categories are known now, and stand above it"
+    assert said.held([], 17.0) == []

@@ -46,8 +46,8 @@ MEMORY = frozenset((*RULED_OUT, "live.fragmentation", "live.full"))
 SEEN_SECONDS = 5.0
 """Readings must cover this time to show how much of the idle memory a step will need again."""
 HELD_SECONDS = 5.0
-"""A note stays for so long after what it says was last so: two readings in turn may be close
-together and apart.
+"""A note on two readings stays for so long after what it says was last so: the next two may be
+close together, and those after them apart again.
 """
 
 
@@ -66,7 +66,8 @@ class SaidBefore:
     """By how a note begins: when it last held, and its words then."""
 
     def held(self, notes: Sequence[str], now: float) -> list[str]:
-        """These notes, and those that held a short while ago."""
+        """These notes, and those on two readings that held a short while ago."""
+        self.notes = {begin: one for begin, one in self.notes.items() if " apart" in one[1]}
         for note in notes:
             self.notes[note[:16]] = (now, note)
         self.notes = {
