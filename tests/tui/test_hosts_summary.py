@@ -22,6 +22,8 @@ from gpuscope.tui.hosts.watch import FORGET_SECONDS, HIDDEN_SECONDS, SUM_SECONDS
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.tui.widgets.table import lay_out
 from gpuscope.wire import frames as f
+from tests.doctor import test_live
+from tests.doctor.test_live_on_cpu import on_a_cpu
 from tests.fakes import fleet, jobs, views
 
 LIVE = Link("live")
@@ -286,6 +288,17 @@ def test_totals_and_where_there_is_room():
             assert styled.cells(line) <= max(cells, 60)
 
 
+def test_a_host_with_a_warning_is_not_counted_as_well():
+    waits, well = test_live.one(80, **jobs.split(0.5, input=0.6)), test_live.one(80)
+    store, _ = fleet.store_of({"h1": (waits, LIVE), "h2": (well, LIVE)})
+    warning = [(Grade.WARNING, "train.py waits for input 60 % of the last 32 steps")]
+    found = [
+        summarise(host, said) for host, said in zip(store.view().hosts, [warning, []], strict=True)
+    ]
+    line = flat(totals_lines(totals(found), 2, 116, TOKENS)[:1])
+    assert line == "2 hosts: ◆ 1 with a warning · 1 ok"
+
+
 def test_a_job_on_two_hosts_names_the_host_that_keeps_it():
     store, _ = fleet.store_of({f"h{n}": (fleet.node(n, "across", 6.0), LIVE) for n in (2, 3)})
     assert across(store.view().hosts) == {}
@@ -323,10 +336,11 @@ def test_a_job_on_two_hosts_names_the_host_that_keeps_it():
     [
         (jobs.ranks(), "● trains", True),
         (jobs.ranks(stalled=True), "▲ stalled", False),
+        (on_a_cpu(test_live.one(80, **jobs.split(0.5, input=0.6))), "◆ input-bound", True),
         (jobs.lose(jobs.ranks(), 1), "▲ lost GPU 1 of rank 1", False),
         ([*jobs.ranks(leaks=2), FULL], "▲ filling GPU 2", False),
     ],
-    ids=["well", "stalled", "lost", "filling"],
+    ids=["well", "stalled", "waits", "lost", "filling"],
 )
 def test_the_fleet_says_of_a_job_what_the_job_itself_says(frames, state, eta):
     store, _ = fleet.store_of({"h1": (frames, LIVE)})

@@ -283,7 +283,7 @@ def totals_lines(
     The second says where there is room.
     """
     glyphs = tokens.glyphs
-    sound = now.reachable - now.problems
+    sound = now.reachable - now.problems - now.warned
     first: Line = [(f"{now.hosts} hosts", "title")]
     if shown != now.hosts:
         first.append((f", {shown} shown", "accent"))
@@ -291,6 +291,7 @@ def totals_lines(
     counts = (
         (now.problems, f"{glyphs.bad} {now.problems} in trouble", "bad"),
         (now.unreachable, f"{glyphs.bad} {now.unreachable} unreachable", "bad"),
+        (now.warned, f"{glyphs.warn} {now.warned} with a warning", "warn"),
         (now.stale, f"{glyphs.warn} {now.stale} stale", "warn"),
         (now.connecting, f"{now.connecting} connecting", "muted"),
         (sound, f"{sound} ok", "ok"),

@@ -111,7 +111,8 @@ def joined(hosts: Sequence[tuple[str, Sequence[HostJob]]]) -> list[Joined]:
 
     def place(one: Joined) -> tuple[int, bool, int]:
         kinds = {run.state.kind for _, run in one.parts}
-        grade = 0 if "bad" in kinds else 1 if "warn" in kinds else 2
+        waits = any(run.waits for _, run in one.parts)
+        grade = 0 if "bad" in kinds else 1 if "warn" in kinds or waits else 2
         return grade, not one.parts[0][1].mine, -sum(run.gpus for _, run in one.parts)
 
     return sorted(out, key=place)
@@ -158,6 +159,10 @@ def _state(parts: Sequence[tuple[str, HostJob]], glyphs: Glyphs) -> Line:
                 where = run.state.where if len(parts) == 1 else name
                 return [(f"{sign} {run.state.word}", kind), (f" {where}" if where else "", "muted")]
     runs = [run for _, run in parts]
+    hungry = [name for name, run in parts if run.waits]
+    if hungry:
+        where = f" {hungry[0]}" if len(parts) > 1 else ""
+        return [(f"{glyphs.warn} input-bound", "warn"), (where, "muted")]
     if not any(run.probed for run in runs):
         return [("no probe", "muted")]
     if any(run.step is not None for run in runs):

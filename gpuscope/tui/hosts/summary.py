@@ -291,8 +291,8 @@ class HostTotals:
     """The sums over all hosts.
 
     ``busy``, ``idle``, ``free`` and ``lost`` devices are those of hosts that are heard now, and
-    ``unheard`` are the devices of the others. ``room`` are the hosts with free devices, the most
-    first, as (name, devices, bytes).
+    ``unheard`` are the devices of the others. ``problems`` and ``warned`` are hosts. ``room`` are
+    the hosts with free devices, the most first, as (name, devices, bytes).
     """
 
     hosts: int
@@ -309,6 +309,7 @@ class HostTotals:
     jobs: int
     ended: tuple[EndedJob, ...]
     problems: int
+    warned: int
     room: tuple[tuple[str, int, float], ...]
 
 
@@ -334,5 +335,6 @@ def totals(summaries: Sequence[HostSummary]) -> HostTotals:
         jobs=len({key for one in heard for key in one.jobs}),
         ended=tuple(job for one in heard for job in one.ended),
         problems=sum(one.grade <= Grade.STALLED for one in heard),
+        warned=sum(Grade.STALLED < one.grade <= Grade.ENDED for one in heard),
         room=tuple(sorted(room, key=lambda entry: (-entry[1], -entry[2]))),
     )
