@@ -547,6 +547,19 @@ async def test_what_the_doctor_found_on_two_gpus_comes_first_for_each_of_their_r
 
 
 @in_loop
+async def test_in_a_hang_no_part_of_the_steps_before_is_marked_as_its_cause():
+    source = ReplaySource(REDACTED / "h200x2-stall.gsr")
+    source.pause()
+    source.seek(76.0)
+    app = GpuscopeApp(Session(replay=source), "time")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(pilot, "stalled for", "▲ rank 1", "COMPUTE")
+        row = next(line for line in screen.splitlines() if "▲ rank 1" in line)
+        assert "1.79 ms" in row
+        assert row.count("▲") == 1
+
+
+@in_loop
 async def test_the_odd_rank_comes_first_is_marked_and_its_finding_stands_on_a_small_terminal():
     app = make_app(views.training(), "time")
     async with app.run_test(size=(80, 24)) as pilot:

@@ -112,7 +112,8 @@ def rank_rows(
     """Return a line for each rank: its steps, their parts and the load of its GPU.
 
     ``marks`` has the sign of those that stand out, by their key, with its token; they come first.
-    ``odd`` has the parts of a step that take far longer there than on the others.
+    ``odd`` has the parts of a step that take far longer there than on the others. In one that has
+    stopped they are of the time before, and no reason for its mark.
     """
     by_id = {device.id: device for device in host.devices}
     out = []
@@ -131,7 +132,7 @@ def rank_rows(
         standing_out = odd.get(trainer.key, frozenset())
         cells |= {
             name: [(f"{sign} ", token), (brief_duration_text(max(seconds, 0.0)), token)]
-            if name in standing_out
+            if name in standing_out and past == "text"
             else [(brief_duration_text(max(seconds, 0.0)), past)]
             for name, seconds in parts_of(trainer).items()
         }
