@@ -128,7 +128,7 @@ CHARTS = {
     "memory by module": tuple(token for _, token in tables.TOKENS),
     "memory of a process": (*(token for _, token, _ in chart_series.COUNTED), "driver"),
     "readings over time": host_trends.KINDS,
-    "readings of a GPU": tuple(chart.token for chart in device_screen.CHARTS[2:]),
+    "readings of a GPU": tuple(dict.fromkeys(one.token for one in device_screen.CHARTS[2:])),
     "the Lab": ("series1", "series3", "series4"),
 }
 """The tokens that stand together in one chart."""

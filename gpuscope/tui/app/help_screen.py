@@ -277,7 +277,8 @@ class HelpScreen(TextDialog):
         out: Block = [[("Colours of memory", "title")]]
         for layer, text in WORDS:
             token = {"outside torch": "outside", "not read": UNREAD}.get(layer, layer)
-            head = f"  {fit(glyphs.fill(token) * 2, 4)}{fit(layer, 15)}"
+            glyph = glyphs.groove if layer == "free" else glyphs.fill(token)  # as bars have it
+            head = f"  {fit(glyph * 2, 4)}{fit(layer, 15)}"
             out.append([(head, token), (text, "muted")])
         yield out
         yield [

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from ..shell.session import Session
 
 STEPS, WAIT, LOSS, CPU, MEMORY = "other", "series2", "series7", "series5", "series6"
-GPU, GPU_MEMORY, POWER, TEMPERATURE = "series3", "allocated", "series4", "driver"
-KINDS = (STEPS, WAIT, LOSS, CPU, MEMORY, GPU, GPU_MEMORY, POWER, TEMPERATURE)
+GPU, GPU_MEMORY = "series3", "allocated"
+POWER = TEMPERATURE = "driver"
+KINDS = (STEPS, WAIT, LOSS, CPU, MEMORY, GPU, GPU_MEMORY, POWER)
 """The colours of the kinds of readings, each of which has one of its own. Several of a kind share
-it: each has a line to itself, with its name.
+it: each has a line to itself, with its name. Power and temperature are one kind, in grey: each hue
+means something else.
 """
 MOST_TRAINERS = 16
 """Of so many trainers the histories are read."""
