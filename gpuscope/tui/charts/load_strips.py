@@ -146,10 +146,13 @@ class LoadStrips(TimedChart):
         most = most if inner < LONG_CELLS or self.may_be_high else 1
         rows = min(max((height - axis + 1) // count - 1, 1), most)  # and a line between them
         over = height - axis - rows * count
-        # a line before each group, or before none of them
-        order = sorted(range(1, count), key=lambda at: not lanes[at].first)
-        groups = sum(lane.first for lane in lanes[1:])
-        blanks = spread(over, order) if over >= (groups or count - 1) else [0] * count
+        groups = [at for at in range(1, count) if lanes[at].first]
+        blanks = [0] * count  # a line between any two lanes, or between groups, or nowhere
+        if over >= count - 1:
+            blanks = spread(over, [*groups, *(at for at in range(1, count) if at not in groups)])
+        elif groups and over >= len(groups):
+            for at, free in zip((0, *groups), spread(over, range(1, len(groups) + 1)), strict=True):
+                blanks[at] = free
         touch = count > 1 and not all(blanks[1:])
         return Shares(axis, rows, over, blanks, rows == 1 and touch)
 
