@@ -133,7 +133,7 @@ ANSI_LIGHT_PALETTE: Final = {**ANSI_PALETTE, "other": "black"}
 NO_PALETTE: Final = {
     **dict.fromkeys(DARK_PALETTE, "default"),
     **dict.fromkeys(("faint", "border", "free", "unread"), "dim default"),
-    **dict.fromkeys(("title", "warn", "selected"), "bold default"),
+    **dict.fromkeys(("title", "accent", "warn", "selected"), "bold default"),
     **dict.fromkeys(("bad", "badge"), "bold reverse default"),
 }
 DARK_SURFACES: Final = {"background": "#0d1117", "surface": "#11161d", "panel": "#161c24"}
