@@ -65,16 +65,20 @@ def joined(*parts: Iterable[EndedJob]) -> tuple[EndedJob, ...]:
     return tuple(sorted(out, key=_newest_first))
 
 
-def brief_text(jobs: Sequence[EndedJob]) -> str:
-    """Return how many ended, such as ``2 jobs ended badly in the last day: 1 failed, 1 killed``."""
+def brief_text(jobs: Sequence[EndedJob], window: bool = True) -> str:
+    """Return how many ended, such as ``2 jobs ended badly in the last day: 1 failed, 1 killed``.
+
+    Without ``window`` it is not said within which time.
+    """
     counts = counts_text([one.end for one in jobs], brief=True)
     how = counts.removeprefix("1 ").removeprefix("ended ") if len(jobs) == 1 else counts
-    return f"{number_text(jobs)}: {how}" if jobs else ""
+    return f"{number_text(jobs, window)}: {how}" if jobs else ""
 
 
-def number_text(jobs: Sequence[EndedJob]) -> str:
+def number_text(jobs: Sequence[EndedJob], window: bool = True) -> str:
     """Return how many ended: ``3 jobs ended badly in the last day``; "" for none."""
-    return f"{count_text(len(jobs), 'job')} ended badly {WINDOW}" if jobs else ""
+    number = f"{count_text(len(jobs), 'job')} ended badly"
+    return "" if not jobs else f"{number} {WINDOW}" if window else number
 
 
 def sentence(jobs: Sequence[EndedJob]) -> str:

@@ -109,7 +109,7 @@ async def test_the_name_of_the_tab_counts_the_rows_of_the_list():
         watch._take_report("left", Report(findings=(died,)), more)
         screen = await until(pilot, "3× GPU 2 is slowed", "old driver", "○ it ran out")
         header, tabs, *rows = screen.splitlines()
-        assert "1 job ended badly in the last day" in header
+        assert "1 job ended badly: killed" in header
         assert "Doctor ◆2 " in tabs
         assert "▲" not in tabs
         assert sum("◆" in row for row in rows[:9]) == 2

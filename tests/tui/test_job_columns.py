@@ -46,7 +46,7 @@ class Chosen(JobList):
 
 
 def test_why_a_job_ended_goes_on_in_a_second_line_under_the_cursor_only():
-    why = [("killed by SIGKILL 14:14:20: often the kernel's OOM killer", "bad")]
+    why = [("killed by SIGKILL at 14:14:20: often the kernel's OOM killer", "bad")]
     ended = line("train.py", span=why, over=True)
     jobs, chosen = JobList(), Chosen()
     for one in (jobs, chosen):

@@ -180,9 +180,9 @@ async def test_a_hung_and_a_lost_device_show_their_reasons_and_no_old_figures():
 async def test_a_trainer_that_ended_keeps_its_last_state_with_reason_and_time():
     app = make_app(views.ended())
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await until(pilot, "killed by SIGKILL 14:14:20")
+        screen = await until(pilot, "killed by SIGKILL at 14:14:20")
         line = next(line for line in screen.splitlines() if "train0.py" in line)
-        assert "killed by SIGKILL 14:14:20: often the kernel's OOM killer · step 109" in line
+        assert "killed by SIGKILL at 14:14:20: often the kernel's OOM killer · step 109" in line
         assert screen.count("SIGKILL") == 1
 
 

@@ -99,6 +99,6 @@ def _last_minute(
             (fit("CPU 60 s", LABEL), "muted"),
             (drawn, "series1"),
             (f" {percent_text(max(known) / 100, whole=True):>5} ", "text"),
-            ("at most in the last 60 s", "muted"),
+            ("at most", "muted"),
         ]
     ]

@@ -203,9 +203,9 @@ def ended_text(jobs: Sequence[EndedJob], width: int) -> str:
     """Return how many jobs ended badly in the last day, and how where there is room for it."""
     from ...model.ended_jobs import brief_text, number_text  # what a start does not wait for
 
-    whole = brief_text(jobs), number_text(jobs)
-    fits = (text for text in whole if text_cells(text) <= width // ENDED_SHARE)
-    return next(fits, f"{count_text(len(jobs), 'job')} ended badly")
+    texts = brief_text(jobs), brief_text(jobs, False), number_text(jobs)
+    fits = (text for text in texts if text_cells(text) <= width // ENDED_SHARE)
+    return next(fits, number_text(jobs, False))
 
 
 def short_model(name: str | None) -> str:
