@@ -479,7 +479,9 @@ def _notes(
     if WITHIN in bases:
         notes.append("95 % interval: noise between steps of one run, not between runs")
     elif bases == {SINGLE}:
-        notes.append("single runs: the noise between runs is unknown")
+        once = [letter for letter, kept in zip("AB", used, strict=True) if len(kept) == 1]
+        who = " and ".join(once)
+        notes.append(f"{who} ran only once: the noise between runs is unknown")
     if bases <= {WITHIN, SINGLE} and all(side[0].source != "recording" for side in used):
         notes.append(
             "interleaved repeats cover it: gpuscope lab sweep --repeats 5 --vary TOGGLE=A,B"

@@ -118,8 +118,10 @@ def test_two_runs_have_the_spread_of_their_steps() -> None:
 
 def test_without_an_interval_of_the_steps_it_is_single_figures() -> None:
     few = {"step_seconds": {"median": 0.1, "p95": 0.2, "low": None, "high": None, "count": 4}}
-    row = compare([entry(**few)], [entry(0.1)]).row("step_seconds")
+    found = compare([entry(**few)], [entry(0.1)])
+    row = found.row("step_seconds")
     assert (row.ratio, row.low, row.basis) == (1.0, None, SINGLE)
+    assert "A and B ran only once: the noise between runs is unknown" in found.notes
 
 
 def test_unknown_is_none_with_its_reason_never_zero() -> None:

@@ -59,7 +59,7 @@ def test_without_a_step_it_begins_when_a_process_first_held_memory():
 def test_the_lane_of_a_gpu_says_the_mean_of_its_job():
     host, history = seen(IDLE)
     lanes = gpu_lanes(history, host, host.devices, 60.0, 2)
-    assert mean_words(lanes) == "mean over the job"
+    assert mean_words(lanes) == "mean while the job ran"
     drawn = strips_of(lanes, host.sampled_seconds)
     assert "100 %" in drawn
     host, history = seen(0)

@@ -6,12 +6,14 @@ Also health, topology and zoom; at every size, in cells.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
 
 from gpuscope.model.device_state import judge
 from gpuscope.store.replay import ReplaySource
+from gpuscope.store.view import NOT_SENT
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.device import text as words
 from gpuscope.tui.device.device_screen import WINDOWS, DeviceScreen
@@ -19,8 +21,9 @@ from gpuscope.tui.device.inventory_text import topology_lines
 from gpuscope.tui.device.load_text import in_few_words, load_lines, what_it_means
 from gpuscope.tui.overview.detail_screen import DetailScreen
 from gpuscope.tui.overview.device_rows import device_row
+from gpuscope.tui.shared.device_state_text import why_unread
 from gpuscope.tui.shell.session import Session
-from gpuscope.tui.theme import THEMES, Tokens
+from gpuscope.tui.theme import THEMES, UNICODE, Tokens
 from gpuscope.wire import frames as f
 from tests.fakes import devices, jobs, views
 from tests.fakes.asked import AskedSource, gives
@@ -263,6 +266,16 @@ async def test_the_first_frame_has_every_panel_and_chart_in_its_place():
             )
             assert shown.count("now ") == 3, "all three have their axis"
             assert "GPU-Util" in shown
+
+
+def test_what_a_recording_has_no_reading_of_is_not_recorded():
+    assert why_unread(NOT_SENT.text) == "no reading yet"
+    assert why_unread(NOT_SENT.text, replayed=True) == "not recorded"
+    assert why_unread("driver said no", replayed=True) == "driver said no"
+    _, device = device_of(list(views.training()), 3)
+    bare = replace(device, readings={**device.readings, "dram_active_percent": NOT_SENT})
+    assert "DRAM: no reading yet" in flat(load_lines(bare, 100, 12, UNICODE))
+    assert "DRAM: not recorded" in flat(load_lines(bare, 100, 12, UNICODE, replayed=True))
 
 
 def test_a_device_that_tells_nothing_says_why():

@@ -519,7 +519,7 @@ async def test_a_recording_without_a_ledger_shows_steps_and_load():
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await until(
             pilot,
-            "No part of a step is named in this recording: it has no samples",
+            "No part of a step is known in this recording: it has no samples",
             "step, 2 ranks",
             "GPU 1",
             "tensor",

@@ -60,7 +60,9 @@ class Lane:
 
 def mean_words(lanes: Sequence[Lane]) -> str:
     """Return, for a title, over which time the means at the right of these lanes are."""
-    return "mean at right" if all(lane.begins is None for lane in lanes) else "mean over the job"
+    return (
+        "mean at right" if all(lane.begins is None for lane in lanes) else "mean while the job ran"
+    )
 
 
 class Shares(NamedTuple):

@@ -159,7 +159,9 @@ class DeviceScreen(ChartedScreen):
         small = height < TALL
         state = judge(host, device, self.session.history)
         courses = {} if self.wide else self._courses(host, device)
-        self._load.show(load_lines(device, cells, 6 if small else 12, glyphs, state, courses))
+        self._load.show(
+            load_lines(device, cells, 6 if small else 12, glyphs, state, courses, bool(host.badge))
+        )
         set_title(self._load, "Load" if self.wide else "Load, now and over the last minute")
         set_title(self._state, "Then" if self.session.frozen_text() else "Now")
         history = self.session.history

@@ -44,6 +44,7 @@ def load_lines(
     glyphs: object,
     state: DeviceState | None = None,
     courses: Mapping[str, str] = NO_COURSES,
+    replayed: bool = False,
 ) -> list[Line]:
     """Return what the load means, then gauges of what works how much, the most telling first.
 
@@ -83,7 +84,7 @@ def load_lines(
     kept = out[: max(4, rows - len(lines) - len(missing))]
     for text, labels in missing.items():
         kept += styled.hang_lines(
-            [fact("–", [(f"{', '.join(labels)}: {why_unread(text)}", "faint")])], cells
+            [fact("–", [(f"{', '.join(labels)}: {why_unread(text, replayed)}", "faint")])], cells
         )
     return [*lines, *kept]
 

@@ -303,10 +303,9 @@ def pitfall_name(pitfall: str, row: Pitfall | None, key: str) -> Line:
 
 
 def _course(case: Case, host: HostView) -> str:
-    """Return how sure a finding is, how grave, where, and since when."""
+    """Return how sure a finding is, how grave, since when it holds, and where it is."""
     finding = case.finding
     parts = [confidence_of(finding), finding.severity]
-    parts += [finding.where] if _beyond(finding.title, finding.where) else []
     age = duration_of_case(case, host)
     if case.kind == "environment":
         parts.append("checked at the start")
@@ -318,8 +317,7 @@ def _course(case: Case, host: HostView) -> str:
         parts.append(f"over: {age}")
     else:
         parts += filter(None, [since_text(case, host)])
-    if host.badge:
-        parts.append("replayed")
+    parts += [finding.where] if _beyond(finding.title, finding.where) else []
     return " · ".join(parts)
 
 

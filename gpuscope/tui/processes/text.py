@@ -129,7 +129,7 @@ def use_lines(host: HostView, process: ProcView, cells: int) -> list[Line]:
             else why(size)
         )
         if isinstance(share, (Unknown, str)):
-            words += [("  share of the SMs: ", "muted"), why(share)]
+            words += [("  share of the SMs: ", "muted"), why(share, bool(host.badge))]
         else:
             words += [("  this process ", "muted"), (percent_text(share / 100), "text")]
             total = device.number("utilization_percent")

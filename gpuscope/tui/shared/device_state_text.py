@@ -9,7 +9,7 @@ import re
 
 from ...model.device_state import IDLE_PERCENT, DeviceState, Kind, judge
 from ...store.stream import NO_REASON
-from ...store.view import History, HostView
+from ...store.view import NOT_SENT, History, HostView
 from ...text.ranges import ranges_text
 from ...text.units import age_text
 from ..theme import Glyphs
@@ -64,8 +64,13 @@ def in_short(reason: str) -> str:
     return _SUBJECT.sub("", failed[1] if failed else reason)
 
 
-def why_unread(reason: str) -> str:
-    """Return why a driver gives no reading: what it said, or for how long it says nothing."""
+def why_unread(reason: str, replayed: bool = False) -> str:
+    """Return why a driver gives no reading: what it said, or for how long it says nothing.
+
+    Of what a recording has no reading of, there will be none either.
+    """
+    if replayed and reason == NOT_SENT.text:
+        return "not recorded"
     if reason == NO_REASON.text:
         return "not read"
     hangs = _CALL_HANGS.fullmatch(reason)

@@ -19,9 +19,11 @@ def fact(label: str, pieces: Sequence[Piece]) -> Line:
     return [(fit(label, LABEL), "muted"), *pieces]
 
 
-def why(reading: object) -> Piece:
+def why(reading: object, replayed: bool = False) -> Piece:
     """Return why a reading is missing."""
-    return (f"– {why_unread(reading.text)}" if isinstance(reading, Unknown) else "–", "faint")
+    if not isinstance(reading, Unknown):
+        return "–", "faint"
+    return f"– {why_unread(reading.text, replayed)}", "faint"
 
 
 def facts(label: str, parts: Sequence[str], cells: int, token: str = "text") -> list[Line]:

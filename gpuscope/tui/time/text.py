@@ -240,8 +240,8 @@ def _unnamed(trainer: TrainerView, why: str) -> str:
         return ""
     if share < NEARLY_ALL:
         return f"{percent_text(share)} of each step is not broken down{why}"
-    but = " but its input wait" if share < 1 else ""
-    return f"No part of a step{but} is named{why}"
+    known = "Only the wait for data is known" if share < 1 else "No part of a step is known"
+    return f"{known}{why}"
 
 
 # ── details ──
