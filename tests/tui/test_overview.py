@@ -565,7 +565,7 @@ async def test_two_gpus_have_lanes_for_what_works_inside_them_too():
     replay.seek(60.0)
     app = GpuscopeApp(Session(replay=replay))
     async with app.run_test(size=LARGE) as pilot:
-        screen = await until(pilot, "GPU utilisation, mean while the job ran", "tensor")
+        screen = await until(pilot, "─ GPU utilisation ─", "tensor")
         lanes = [line[2:10].strip() for line in screen.splitlines()]
         at = lanes.index("GPU 1")
         assert "tensor" in lanes[lanes.index("GPU 0") : at]

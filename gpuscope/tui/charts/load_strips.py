@@ -22,8 +22,9 @@ from .axes import time_axis
 from .bins import Bins, first_at, hold_seconds
 from .strips import TimedChart, strip_of
 
-MEAN_CELLS = 6
-"""The cells at the right of a lane for the mean of what it shows."""
+FIGURE_CELLS = 13
+"""The cells at the right of a lane for its newest value and the mean of what it shows."""
+NOW_CELLS = 6
 IDLE_PERCENT = 1.0
 BLANK: Piece = (" ", "text")
 LOW_EIGHTHS = 5
@@ -46,8 +47,8 @@ class Lane:
 
     ``first`` begins a group: a line is left free before it where there is room. From the moment
     ``wasted_since`` on the load is no progress, and is only hatched. ``alarm`` is what is wrong
-    with a device that gives no readings, and stands where others have their mean. That is the mean
-    from the moment ``begins`` on: what is before is not of the job.
+    with a device that gives no readings, and stands where others have their figures: the newest
+    value, and the mean from the moment ``begins`` on. What is before is not of the job.
     """
 
     label: str
@@ -58,11 +59,9 @@ class Lane:
     begins: float | None = None
 
 
-def mean_words(lanes: Sequence[Lane]) -> str:
-    """Return, for a title, over which time the means at the right of these lanes are."""
-    return (
-        "mean at right" if all(lane.begins is None for lane in lanes) else "mean while the job ran"
-    )
+def mean_sign(glyphs: Glyphs) -> str:
+    """Return what stands before a mean."""
+    return "m" if glyphs.about.isascii() else "ø"
 
 
 class Shares(NamedTuple):
@@ -116,6 +115,8 @@ class LoadStrips(TimedChart):
             )
             for at, token in enumerate(LOADS)
         ]
+        of_job = any(lane.begins is not None for lane in lanes)
+        entries.insert(0, (mean_sign(glyphs), "faint", "mean of job" if of_job else "mean"))
         if any(lane.wasted_since is not None for lane in lanes):
             entries.append((glyphs.hatch, WASTED, "no progress"))
         self.legend(entries)
@@ -142,7 +143,7 @@ class LoadStrips(TimedChart):
         """Return how the rows are shared among the lanes and what is between them."""
         lanes = self._lanes
         count = max(len(lanes), 1)
-        inner = width - max((len(lane.label) for lane in lanes), default=0) - 1 - MEAN_CELLS
+        inner = width - max((len(lane.label) for lane in lanes), default=0) - 1 - FIGURE_CELLS
         axis = min(max(height - count, 0), 2)
         most = ROOMY_ROWS if height - axis >= ROOMY * count else MOST_ROWS
         most = most if inner < LONG_CELLS or self.may_be_high else 1
@@ -162,7 +163,7 @@ class LoadStrips(TimedChart):
         lanes = self._lanes
         known = any(v is not None for lane in lanes for v in lane.history.values)
         names = max((len(lane.label) for lane in lanes), default=0)
-        inner = width - names - 1 - MEAN_CELLS
+        inner = width - names - 1 - FIGURE_CELLS
         if not known or inner < 8 or height < 1:
             line = strip_of([(fit(self._empty, width, "centre"), "muted")], width, tokens)
             return [strip_of((), width, tokens)] * (max(height - 1, 0) // 2) + [line]
@@ -179,8 +180,9 @@ class LoadStrips(TimedChart):
         if over > 0 and low and not groups and len(kinds) == 1:
             sound = [c for lane, (_, c) in zip(lanes, courses, strict=True) if not lane.alarm]
             means = [mean_of(values) for values in zip(*sound, strict=True)]
-            whole, of_all = mean_of(means), tokens.glyphs
-            out += _lane("mean", means, 1, names + 1, of_all, whole, most=LOW_EIGHTHS)
+            whole, newest = mean_of(means), mean_of([_newest(lane) for lane in lanes])
+            of_all = _figures(newest, whole, tokens.glyphs)
+            out += _lane("mean", means, 1, names + 1, tokens.glyphs, of_all, most=LOW_EIGHTHS)
             out += [[]] if over > 1 else []
         shown = list(zip(lanes, courses, blanks, strict=True))[: height - axis]
         for lane, (label, values), free in shown:
@@ -188,9 +190,9 @@ class LoadStrips(TimedChart):
             begin = bins.count if lane.wasted_since is None else bins.index(lane.wasted_since)
             most = LOW_EIGHTHS if low else rows * 8 - 1
             since = 0 if lane.begins is None else max(bins.index(lane.begins), 0)
-            mean = mean_of(values[min(since, bins.count - 1) :])
-            glyphs = tokens.glyphs
-            out += _lane(label, values, rows, names + 1, glyphs, mean, begin, lane.alarm, most)
+            glyphs, mean = tokens.glyphs, mean_of(values[min(since, bins.count - 1) :])
+            figures = _figures(_newest(lane), mean, glyphs)
+            out += _lane(label, values, rows, names + 1, glyphs, figures, begin, lane.alarm, most)
         out = [[]] * (height - axis - len(out)) + out
         if axis:
             out += time_axis(self._window, names, inner, self._clock)[2 - axis :]
@@ -245,27 +247,42 @@ def mean_of(values: Sequence[float | None]) -> float | None:
     return sum(seen) / len(seen) if seen else None
 
 
+def _newest(lane: Lane) -> float | None:
+    """Return the value that a lane has now."""
+    return lane.history.values[-1] if lane.history.values else None
+
+
+def _figures(newest: float | None, mean: float | None, glyphs: Glyphs) -> tuple[str, str]:
+    """Return the newest value, and the mean where it is another one."""
+    now, usual = (
+        percent_text(value / 100, whole=True) if value is not None else ""
+        for value in (newest, mean)
+    )
+    return now, f"{mean_sign(glyphs)} {usual}" if usual not in ("", now) else ""
+
+
 def _lane(
     label: str,
     values: Sequence[float | None],
     rows: int,
     names: int,
     glyphs: Glyphs,
-    mean: float | None,
+    figures: tuple[str, str],
     wasted: int | None = None,
     alarm: str = "",
     most: int | None = None,
 ) -> list[Line]:
-    """Return a lane between its name and its mean or alarm, both on its lowest line."""
-    text = percent_text(mean / 100, whole=True) if mean is not None else ""
+    """Return a lane between its name and its figures or alarm, both on its lowest line."""
     ends_wasted = wasted is not None and wasted < len(values)
-    text, token = (alarm, "bad") if alarm else (text, "muted" if ends_wasted else "text")
+    text, token = (alarm, "bad") if alarm else (figures[0], "muted" if ends_wasted else "text")
+    mean = "" if alarm else figures[1]
     drawn = lane_rows(values, rows, glyphs, wasted, most)
     return [
         [
             (fit(label if row == rows - 1 else "", names), "muted"),
             *cells,
-            (fit(text if row == rows - 1 else "", MEAN_CELLS, "right"), token),
+            (fit(text if row == rows - 1 else "", NOW_CELLS, "right"), token),
+            (fit(mean if row == rows - 1 else "", FIGURE_CELLS - NOW_CELLS, "right"), "faint"),
         ]
         for row, cells in enumerate(drawn)
     ]

@@ -19,7 +19,7 @@ from ..charts.bins import Bins
 from ..charts.chart_series import device_layers
 from ..charts.line import LineChart, Series
 from ..charts.load_lanes import LOADS
-from ..charts.load_strips import Lane, LoadStrips, binned, mean_words
+from ..charts.load_strips import Lane, LoadStrips, binned
 from ..charts.spark import spark
 from ..charts.stacked import StackedChart
 from ..charts.trends import Trend, Trends
@@ -354,7 +354,7 @@ class DeviceScreen(ChartedScreen):
         ]
         lanes = [lane for lane in lanes if any(v is not None for v in lane.history.values)]
         remembered = max((seconds_before_look(lane.history) for lane in lanes), default=0.0)
-        title = f"Load %, {mean_words(lanes)}, {window_text(window)}"
+        title = f"Load %, {window_text(window)}"
         set_title(strip, f"{title}{source_text(remembered)}")
         strip.show(lanes, window, host.sampled_seconds, clock)
 

@@ -235,14 +235,13 @@ class Charts(Vertical):
 
     def _show_strips(self, chart: Any, host: HostView) -> None:
         from ..charts.load_lanes import gpu_lanes
-        from ..charts.load_strips import mean_words
 
         if not host.devices:
             return  # another host came between the layout and this picture
         rows = self.rows - AXIS_ROWS
         parts = max(min(rows // (2 * len(host.devices)), len(LOADS)), 1)
         lanes = gpu_lanes(self.session.history, host, host.devices, self._span, parts)
-        set_title(chart, f"GPU utilisation, {mean_words(lanes)}{self._over}")
+        set_title(chart, f"GPU utilisation{self._over}")
         chart.show(lanes, self._span, host.sampled_seconds, clock_at(self.session, host))
 
     def _show_trends(self, chart: Any, host: HostView, device: DeviceView | None) -> None:

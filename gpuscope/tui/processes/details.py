@@ -10,7 +10,7 @@ from textual.containers import Horizontal, Vertical
 from ...text.units import window_text
 from ..charts.axes import fitted_seconds
 from ..charts.load_lanes import gpu_lanes
-from ..charts.load_strips import LoadStrips, mean_words
+from ..charts.load_strips import LoadStrips
 from ..charts.trends import MOST_ROWS, Trends, is_seen
 from ..shared.event_rows import event_lines
 from ..shared.process_trends import process_trends, trainer_in
@@ -152,7 +152,7 @@ class ProcessDetails(Vertical):
         window = WINDOWS[1] if seconds > WINDOWS[0] * 1.5 else fitted_seconds(seconds, WINDOWS[0])
         if self._load.display:
             lanes = gpu_lanes(self.session.history, host, host.devices, window, 1)
-            set_title(self._load, f"GPU utilisation, {mean_words(lanes)}, {window_text(window)}")
+            set_title(self._load, f"GPU utilisation, {window_text(window)}")
             self._load.show(lanes, window, host.sampled_seconds, clock)
         trends = process_trends(host, process, window, history)
         rows = [MOST_ROWS if is_seen(one) else 1 for one in trends]

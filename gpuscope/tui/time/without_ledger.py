@@ -18,7 +18,7 @@ from ...store.view import DeviceView, HostView, TrainerView
 from ...text.styled import Line, Piece
 from ...text.units import DASH, brief_duration_text, duration_text, percent_text, window_text
 from ..charts.load_lanes import HOST_LANES, LOADS, gpu_lanes, host_lanes, process_lanes
-from ..charts.load_strips import MOST_ROWS, Lane, LoadStrips, mean_words
+from ..charts.load_strips import MOST_ROWS, Lane, LoadStrips
 from ..shared.windows import LONG_WINDOWS, WINDOWS, shortest_window, window_of_steps
 from ..shell.session import Session
 from ..widgets.bars import Meter
@@ -213,7 +213,7 @@ def loads(
         if devices
         else "Load of the host's cores and memory"
     )
-    return Charted(lanes, f"{what}, {window_text(window)}, {mean_words(lanes)}")
+    return Charted(lanes, f"{what}, {window_text(window)}")
 
 
 def draw_loads(
