@@ -151,7 +151,10 @@ class LoadStrips(TimedChart):
         over = height - axis - rows * count
         groups = [at for at in range(1, count) if lanes[at].first]
         blanks = [0] * count  # a line between any two lanes, or between groups, or nowhere
-        if over >= count - 1:
+        apart, top = divmod(over, max(count - 1, 1))
+        if not groups and apart >= top:
+            blanks = [top] + [apart] * (count - 1)
+        elif over >= count - 1:
             blanks = spread(over, [*groups, *(at for at in range(1, count) if at not in groups)])
         elif groups and over >= len(groups):
             for at, free in zip((0, *groups), spread(over, range(1, len(groups) + 1)), strict=True):
