@@ -305,14 +305,19 @@ def stack_lines(
     return lines
 
 
-def trace_lines(trace: DeviceTrace, width: int, glyphs: Charset = BLOCKS) -> list[Line]:
-    """Draw the allocated bytes as an area, marks below it, reserved bytes and the peak in words."""
+def trace_lines(
+    trace: DeviceTrace, width: int, glyphs: Charset = BLOCKS, rows: int = AREA_ROWS
+) -> list[Line]:
+    """Draw the allocated bytes as an area, marks below it, reserved bytes and the peak in words.
+
+    The area has so many ``rows``.
+    """
     line = trace.timeline
     top = max([*line.allocated.high, 1])
     columns = max(10, min(width - LABEL_CELLS - 2, 160))
     lines: list[Line] = []
-    for number, text in enumerate(area(line.allocated, columns, AREA_ROWS, top, glyphs)):
-        label = bytes_text(top) if number == 0 else "0" if number == AREA_ROWS - 1 else ""
+    for number, text in enumerate(area(line.allocated, columns, rows, top, glyphs)):
+        label = bytes_text(top) if number == 0 else "0" if number == rows - 1 else ""
         lines.append([(f"{label:>{LABEL_CELLS}} ", "muted"), (text, "allocated")])
     marks = [" "] * columns
     signs = {"oom": glyphs.oom, "snapshot": glyphs.snapshot}

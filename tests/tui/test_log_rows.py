@@ -229,6 +229,15 @@ def test_a_text_that_is_cut_says_so_and_leaves_no_bracket_open(text, shown):
     assert Sentence(text, "text").draw(36, GLYPHS) == [(shown, "text")]
 
 
+def test_a_text_of_a_short_and_a_long_part_uses_its_room():
+    text = "Hang: rank 1 is stuck at data.py:31 in load; rank 0 waits for it at step.py:62 in main"
+    ((shown, _),) = Sentence(text, "text").draw(72, GLYPHS)
+    assert shown == "Hang: rank 1 is stuck at data.py:31 in load; rank 0 waits for it at …"
+    bracket = "Hang: rank 1 is stuck (data.py:31 of a very long name that goes on and on for it)"
+    ((shown, _),) = Sentence(bracket, "text").draw(60, GLYPHS)
+    assert shown.count("(") == shown.count(")")
+
+
 def test_how_grave_a_line_is_needs_no_colour():
     signs = {
         token: row(LogEntry(0.0, "jobs", "w", "x", "t", token, "s"), GLYPHS).cells["sign"][0][0]

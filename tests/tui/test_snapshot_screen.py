@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import shutil
 from pathlib import Path
 
@@ -103,6 +104,10 @@ async def test_the_first_page_of_a_failure_says_what_to_do_and_where_the_rest_is
         beside = size[0] >= 120
         assert ("249 MiB" in " ".join(screen.split())) == beside
         assert ("one scale" in screen) == ("Who holds most" in screen) == beside
+        assert ("in 6 blocks; the largest is 704 MiB" in screen) == beside
+        if size[0] == 120:
+            course = screen.split("over time")[1].splitlines()
+            assert any(re.match(r".*│ +0  █", line) for line in course), "it has its axis"
         if size[0] == 200:
             await until(pilot, "133 GiB ▸   118      ballast = torch.empty(free")
         if beside:

@@ -11,6 +11,8 @@ from ...paths import short_path
 from ...text import styled, width
 from ...text.clock import MINUTE, clock_text
 from ...text.styled import Line
+from ...text.width import beginning
+from ...text.width import cells as text_cells
 from ..background.log_entry import GROUPS, HIDDEN, LogEntry
 from ..cells import fit
 from ..shell.notices import Notice
@@ -25,6 +27,8 @@ NARROW, WHO_NARROW, WHO_CELLS = 100, 15, 26
 """A table with fewer cells has the time without the date, and at most so many cells for WHO."""
 DATED, OF_ANOTHER_DAY = len("Sep 20 13:13:20"), len("Sep 20 13:13")
 """Cells of a time with its date: in a wide table, and where there is little room."""
+MOST_UNUSED = 20
+"""The most cells that a text leaves free only to end with a whole part."""
 SHOWN = 500
 ALL = ""
 """The group that has all but :data:`~gpuscope.tui.background.log_entry.HIDDEN`."""
@@ -145,6 +149,11 @@ class Sentence:
         if styled.cells(line) <= cells:
             return line
         shown = styled.plain(styled.cut_whole(line, max(0, cells - 2), glyphs.ellipsis))
+        if cells - text_cells(shown) > MOST_UNUSED:  # a part of the next part says more
+            whole, space, _ = beginning(self.text, cells - 1).rpartition(" ")
+            closed = whole.count("(") == whole.count(")")
+            more = closed and text_cells(whole) > text_cells(shown)
+            shown = whole if space and more else shown
         if shown.endswith(glyphs.ellipsis):
             return [(shown, self.token)]
         return [(f"{shown} {glyphs.ellipsis}", self.token)]

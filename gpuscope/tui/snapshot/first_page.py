@@ -15,7 +15,13 @@ from ...doctor.report import fix_sentences
 from ...doctor.steps import steps_of
 from ...snapshot.drawing import Charset, glyphs_for
 from ...snapshot.model import SnapshotDevice
-from ...snapshot.report import fragmentation_lines, histogram_lines, stack_lines, trace_lines
+from ...snapshot.report import (
+    AREA_ROWS,
+    fragmentation_lines,
+    histogram_lines,
+    stack_lines,
+    trace_lines,
+)
 from ...text import styled
 from ...text.styled import Line
 from ..doctor.cure import steps_lines
@@ -24,8 +30,10 @@ from ..theme import ASCII, Glyphs
 
 SCREEN = "SnapshotScreen"
 """The class of the screen whose keys the lines name."""
-TEXT_ROWS, FEW_TEXT_ROWS = 4, 2
-"""Rows of the map's panel that say what the map means; the legend alone where rows are few."""
+TEXT_ROWS, FEW_TEXT_ROWS = 4, 3
+"""Rows of the map's panel that say what the map means; fewer where rows are few."""
+LEAST_AREA_ROWS = 3
+"""A course over time has so many rows at least."""
 FEW_ROWS = 10
 LEAST_MAP_ROWS = 3
 HEADINGS = 3
@@ -103,10 +111,11 @@ def largest_lines(device: SnapshotDevice, glyphs: Glyphs, cells: int, rows: int)
         ("live bytes by stack", stacks[: max(1, min(rows // 2, rows - len(sizes) - HEADINGS))]),
         ("live blocks by size", sizes),
     ]
-    if device.trace is not None:
-        parts.append(("over time", trace_lines(device.trace, cells, chars)))
     out: list[Line] = []
     for title, lines in parts:
         if lines and len(out) + 3 <= rows:
             out += [*([[]] if out else []), [(title, "accent")], *lines]
+    high = min(rows - len(out) - 2, AREA_ROWS)
+    if device.trace is not None and high >= LEAST_AREA_ROWS:  # with its axis, or not at all
+        out += [[], [("over time", "accent")], *trace_lines(device.trace, cells, chars, high)]
     return [styled.cut(line, cells) for line in out[:rows]]
