@@ -233,7 +233,7 @@ def test_a_text_of_a_short_and_a_long_part_uses_its_room():
     text = "Hang: rank 1 is stuck at data.py:31 in load; rank 0 waits for it at step.py:62 in main"
     ((shown, _),) = Sentence(text, "text").draw(72, GLYPHS)
     assert shown == "Hang: rank 1 is stuck at data.py:31 in load; rank 0 waits for it at …"
-    bracket = "Hang: rank 1 is stuck at a line; (data.py:31 of a very long name that goes on)"
+    bracket = "Hang: rank 1 is stuck at a line (data.py:31 of a very long name that goes on)"
     ((shown, _),) = Sentence(bracket, "text").draw(60, GLYPHS)
     assert shown == "Hang: rank 1 is stuck at a line …", "no bracket is left open"
 
