@@ -47,6 +47,8 @@ LEAST_DEVICE_ROWS = 4
 """The least rows of the table of devices: its frame, a heading and one device."""
 LOAD_FRAME, LEAST_LOAD_ROWS = 4, 6
 """The rows of the frame and the axis of the load of all hosts, and the least with two lanes."""
+HIGH_LANE_ROWS = 3
+"""The rows of the mean of a host with a free one."""
 PLACING_SECONDS = 10.0
 """For so long hosts that connect may move the cursor, which nobody has moved."""
 AROUND_ROWS = 3
@@ -318,8 +320,9 @@ class FleetPane(Pane):
         if not lanes:
             return
         groups = sum(lane.first for lane in lanes[1:])
-        self._loads.display = True
-        self._loads.styles.height = min(left, len(lanes) + groups + LOAD_FRAME)
+        self._loads.display, self._loads.may_be_high = True, not groups
+        high = len(lanes) + groups if groups else HIGH_LANE_ROWS * len(lanes)
+        self._loads.styles.height = min(left, high + LOAD_FRAME)
         of_hosts = "of all hosts" if groups else "of each host, mean of its GPUs"
         set_title(
             self._loads,

@@ -96,10 +96,13 @@ def _before_now(lane: Lane, now: float) -> Lane:
 
 
 def _mean(lanes: Sequence[Lane]) -> History:
-    """Return the mean of the lanes of one host, which is sampled at one moment for all its GPUs."""
+    """Return the mean of the lanes of one host in every second.
+
+    What the driver kept from before the look is of other moments for each GPU.
+    """
     found = defaultdict[float, list[float]](list)
     for lane in lanes:
         for second, value in zip(lane.history.seconds, lane.history.values, strict=True):
             if value is not None:
-                found[second].append(value)
+                found[float(round(second))].append(value)
     return History(tuple(sorted(found)), tuple(fmean(found[second]) for second in sorted(found)))

@@ -55,6 +55,8 @@ LEAST_CHART_ROWS, BELOW_ROWS, MOST_BELOW = 6, 11, 3
 widest there are so many at most.
 """
 AXIS_ROWS, FRAME_ROWS = 2, 2
+LEAST_STACK_ROWS = 6
+"""Rows of the stack that the histories leave free at least."""
 MOST_ADVICE = 0.5
 """The share of the rows that what to do may take."""
 
@@ -206,7 +208,10 @@ class OneProcessScreen(ChartedScreen):
             self._job.show_texts(host, job, trainer)
         window = self._job.seconds
         trends = process_trends(host, process, window, self.session.history)
-        rows = sum(MOST_ROWS if is_seen(one) else 1 for one in trends) + len(trends) - 1
+        wanted = sum(MOST_ROWS if is_seen(one) else 1 for one in trends) + len(trends) - 1
+        least = LEAST_STACK_ROWS + FRAME_ROWS if self._stack.display else 0
+        room = self._left_rows() - AXIS_ROWS - FRAME_ROWS - least
+        rows = max(min(wanted, room), len(trends))
         self._trends.styles.height = rows + AXIS_ROWS + FRAME_ROWS
         set_title(self._trends, f"Last {window_text(window)}")
         self._trends.show(trends, window, host.sampled_seconds, clock_at(self.session, host))
