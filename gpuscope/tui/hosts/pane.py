@@ -18,7 +18,7 @@ from ...text import styled
 from ...text.styled import Line
 from ...text.units import window_text
 from ...text.width import cells as text_cells
-from ..charts.load_strips import LoadStrips, mean_words
+from ..charts.load_strips import LoadStrips
 from ..charts.recorded import recorded_seconds
 from ..overview.panel_rows import WIDE
 from ..shell.session import Session
@@ -326,7 +326,7 @@ class FleetPane(Pane):
         of_hosts = "of all hosts" if groups else "of each host, mean of its GPUs"
         set_title(
             self._loads,
-            f"GPU utilisation {of_hosts}, {mean_words(lanes)}, {window_text(window)}",
+            f"GPU utilisation {of_hosts}, {window_text(window)}",
         )
         self._loads.show(lanes, window, 0.0)
 
