@@ -4,7 +4,8 @@ A loader that waits for a disk or a network needs next to no core, and more work
 where all cores are busy. One that computes needs a core for each worker.
 
 A thread that wants to compute on a busy host waits for a core. The kernel counts that time, and it
-counts as need here, so that a busy host does not make a loader that computes look idle.
+is left out here: what counts is what loading needs of a core where one is free. So a busy host does
+not make a loader that computes look idle, nor one that often wakes up look busy.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ WORKERS_SECONDS = 4.0
 """So far apart the workers are read, in the probe's thread."""
 MAX_WORKERS = 64
 Began = Tuple[float, float, float]
+Spent = Tuple[float, float]
+"""Seconds on a core, and in the queue for one."""
 
 
 class Loading:
@@ -36,11 +39,11 @@ class Loading:
         self._iterator: Any = _nothing
         self._pids: Tuple[int, ...] = ()
         self._due = 0.0
-        self._loads: Deque[Tuple[float, float]] = deque(maxlen=KEPT)
-        """How long batches took to load in this process, and how much of a core they needed."""
+        self._loads: Deque[Tuple[float, Spent]] = deque(maxlen=KEPT)
+        """How long batches took to load in this process, and what of it was spent how."""
         self._read_at = 0.0
-        self._needed: Dict[int, float] = {}
-        """What each worker has needed since its start, in seconds of a core."""
+        self._spent: Dict[int, Spent] = {}
+        """The same of each worker since its start."""
         self._of_workers: Optional[float] = None
 
     def begins(self, iterator: Any, now: float) -> Optional[Began]:
@@ -54,9 +57,8 @@ class Loading:
 
     def ended(self, began: Began) -> None:
         begin, computed, queued = began
-        needed = process_time() - computed
-        needed += max(0.0, (_queued(f"self/task/{get_native_id()}") or 0.0) - queued)
-        self._loads.append((perf_counter() - begin, needed))
+        waited = max(0.0, (_queued(f"self/task/{get_native_id()}") or 0.0) - queued)
+        self._loads.append((perf_counter() - begin, (process_time() - computed, waited)))
 
     def tick(self, now: float) -> None:
         """Read the workers, in the probe's thread, at ``now`` (perf_counter)."""
@@ -64,16 +66,17 @@ class Loading:
         if not pids or elapsed < WORKERS_SECONDS:
             return
         self._read_at = now
-        before, self._needed = self._needed, {}
-        grown = []
+        before, self._spent = self._spent, {}
+        found = []
         for pid in pids:
-            needed = _needed(str(pid))
-            if needed is not None:
-                self._needed[pid] = needed
+            spent = _schedule(str(pid))
+            if spent is not None:
+                self._spent[pid] = spent
                 if pid in before:
-                    grown.append(max(0.0, needed - before[pid]) / elapsed)
-        if grown:
-            self._of_workers = sum(grown) / len(grown)
+                    then = before[pid]
+                    found.append(_cores(elapsed, spent[0] - then[0], spent[1] - then[1]))
+        if found:
+            self._of_workers = sum(found) / len(found)
 
     def facts(self) -> Dict[str, Scalar]:
         """Return ``loader_workers``, and ``loading_cores``: the cores that one of them needs.
@@ -84,12 +87,11 @@ class Loading:
         if self.workers is None:
             return {}
         found: Dict[str, Scalar] = {"loader_workers": self.workers}
-        loads = list(self._loads)
-        seconds = sum(took for took, _ in loads)
-        if self.workers:
-            cores = self._of_workers
-        else:
-            cores = sum(needed for _, needed in loads) / seconds if seconds else None
+        cores, loads = self._of_workers, list(self._loads)
+        if not self.workers:
+            seconds = sum(took for took, _ in loads)
+            computed, queued = (sum(spent[part] for _, spent in loads) for part in (0, 1))
+            cores = _cores(seconds, computed, queued) if loads else None
         if cores is not None:
             found["loading_cores"] = round(cores, 3)
         return found
@@ -110,10 +112,9 @@ def _nothing() -> None:
     return None
 
 
-def _needed(task: str) -> Optional[float]:
-    """Return for how long a thread has computed, or waited for a core, in seconds."""
-    spent = _schedule(task)
-    return None if spent is None else sum(spent)
+def _cores(seconds: float, computed: float, queued: float) -> float:
+    """Return how many cores were needed, of the time in which none was waited for."""
+    return max(0.0, computed) / max(seconds - queued, 0.05 * seconds, 1e-6)
 
 
 def _queued(task: str) -> Optional[float]:
@@ -121,7 +122,7 @@ def _queued(task: str) -> Optional[float]:
     return None if spent is None else spent[1]
 
 
-def _schedule(task: str) -> Optional[Tuple[float, float]]:
+def _schedule(task: str) -> Optional[Spent]:
     """Return the seconds on a core and in the queue for one; None where the kernel keeps none."""
     try:
         with open(f"/proc/{task}/schedstat", "rb", buffering=0) as file:

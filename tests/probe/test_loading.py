@@ -18,8 +18,11 @@ from gpuscope.probe.steps import Steps
 
 
 class Waits(Dataset):
+    def __init__(self, rows: int = 32) -> None:
+        self.rows = rows
+
     def __len__(self) -> int:
-        return 32
+        return self.rows
 
     def __getitem__(self, index: int) -> torch.Tensor:
         self.work(0.01)
@@ -58,9 +61,11 @@ def test_loading_without_workers_needs_a_core_if_it_computes(hooked, data, least
     assert least <= facts["loading_cores"] <= most
 
 
-@pytest.mark.parametrize(("data", "least", "most"), [(Waits(), 0, 0.4), (Computes(), 0.6, 1.5)])
+@pytest.mark.parametrize(
+    ("data", "least", "most"), [(Waits(400), 0, 0.4), (Computes(400), 0.6, 1.5)]
+)
 def test_each_worker_needs_a_core_if_it_computes(hooked, data, least, most):
-    batches = iter(DataLoader(data, batch_size=16, num_workers=1))
+    batches = iter(DataLoader(data, batch_size=4, num_workers=1, prefetch_factor=100))
     next(batches)
     assert hooked.facts() == {"loader_workers": 1}, "one reading says nothing"
     hooked.tick(time.perf_counter())
