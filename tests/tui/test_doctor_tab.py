@@ -28,9 +28,9 @@ from gpuscope.tui.doctor.case_times import duration_of_case, since_text
 from gpuscope.tui.doctor.dialogs import ExplainDialog
 from gpuscope.tui.doctor.filter_text import text_of
 from gpuscope.tui.doctor.stack_text import stack_text
-from gpuscope.tui.doctor.text import columns, group_cases, row_of
+from gpuscope.tui.doctor.text import columns, group_cases, row_of, top
 from gpuscope.tui.shell.session import Session
-from gpuscope.tui.theme import THEMES, Tokens
+from gpuscope.tui.theme import THEMES, UNICODE, Tokens
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, remembering, views
 from tests.recordings import REDACTED
@@ -291,6 +291,18 @@ async def test_the_cursor_is_on_the_worst_that_holds_until_the_user_moves_it():
         await pilot.press("j")
         await show(grave, hint, over)
         await until(pilot, "▸ ○ a hint", "  ◆ it hangs")
+
+
+def test_what_is_found_of_the_machine_and_of_a_trainer_on_it_is_told_once():
+    found = replace(many(1)[0], severity="warning")
+    machine = Case(1, replace(found, title="torch here has no CUDA", where=""), "environment")
+    trainer = Case(2, replace(found, title="its torch has no CUDA", where="pid 7"), "live")
+    other = Case(3, replace(found, title="another torch, too", where="pid 8"), "live", "job-2")
+    assert [line[2][0] for _, line in top([machine, trainer], UNICODE, 5)] == [
+        machine.finding.title
+    ]
+    both = [line[2][0] for _, line in top([trainer, other], UNICODE, 5)]
+    assert both == [trainer.finding.title, other.finding.title], "of two trainers both"
 
 
 def rows_of(*places: str, title: str = "A card is slow") -> list[Any]:

@@ -406,14 +406,20 @@ def top(
     """Return the worst findings, as many as ``rows``: the key of each, and its line.
 
     The last line counts those left out. ``leave_out`` are causes that the screen names elsewhere.
+    What is found of the machine and of a trainer on it is told once: it has one cure.
     ``ended`` are the jobs that the folded row stands for. With a ``host``, below each finding
     stands with the same key what to do first.
     """
-    groups = [
-        group
-        for group in group_cases(cases)
-        if group.first.grave and group.first.finding.cause not in leave_out
-    ]
+    groups: list[CaseGroup] = []
+    told: set[tuple[str, str]] = set()
+    for group in group_cases(cases):
+        pitfall, kind = group.first.finding.pitfall, group.first.kind
+        other = {"environment": "live", "live": "environment"}.get(kind, "")
+        if not group.first.grave or group.first.finding.cause in leave_out:
+            continue
+        if (pitfall, other) not in told:
+            told.add((pitfall, kind))
+            groups.append(group)
     out: list[tuple[str, Line]] = []
     for group in groups[:rows]:
         finding = group.first.finding
