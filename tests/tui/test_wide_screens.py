@@ -69,7 +69,7 @@ async def test_charts_leave_the_list_of_processes_no_blank_rows():
 async def test_a_wide_memory_tab_says_what_the_allocator_counts_and_what_would_help():
     app = make_app(views.training(), "memory")
     async with app.run_test(size=LARGE) as pilot:
-        wanted = ("live blocks", "4,113", "cudaMalloc retries 3", "halve the micro-batch")
+        wanted = ("live blocks", "4,113", "3 allocation retries", "halve the micro-batch")
         screen = await until(pilot, *wanted, "Memory in use by GPU", "FSDP2 over 7 ranks")
         assert "fully_shard(block) for every block" in screen
         for key, table in (("W", "What if"), ("c", "Counter"), ("w", "Where the bytes are")):
@@ -352,7 +352,7 @@ async def test_how_the_last_training_went_stays_to_be_seen_after_it_ended():
     replay.seek(74.7)
     app = GpuscopeApp(Session(replay=replay))
     async with app.run_test(size=LARGE) as pilot:
-        screen = await until(pilot, "ended 20:25:02", "step, ended", "input wait, ended")
+        screen = await until(pilot, "ended at 20:25:02", "step, ended", "input wait, ended")
         assert "load average, 1 min" in screen
         assert "swap in use" not in screen, "none was"
         row = next(line for line in screen.splitlines() if "input wait, ended" in line)

@@ -26,5 +26,5 @@ async def test_the_screen_of_a_job_that_ended_says_when_and_why_not_that_nothing
             ),
         )
         shown = await until(pilot, "OOM killer · step", absent="made no step")
-        assert "killed by SIGKILL 14:14:21: often the kernel's OOM killer · step 4,119" in shown
+        assert "killed by SIGKILL at 14:14:21: often the kernel's OOM killer · step 4,119" in shown
         assert "nothing:" not in shown
