@@ -85,7 +85,8 @@ class TrainerTime:
             share = f"{percent_text(seconds / whole)} of a step is {SPLIT_WORDS[name]}"
             return f"{share}, by the mean of its last {PARTS_STEPS} steps: {NO_SAMPLES}."
         if self.standstill is None:
-            return sentence(self.ledger, self.causes, calm=not self.warns)
+            calm = not self.warns
+            return sentence(self.ledger, self.causes, calm=calm, besides=self._best_reading)
         below = f"{TIMES_BEFORE}." if self.ledger.rows else self.unshown
         return " ".join(filter(None, (self.standstill.sentences, below)))
 
@@ -103,6 +104,17 @@ class TrainerTime:
     @property
     def causes(self) -> tuple[Cause, ...]:
         return tuple(one.cause for one in self.judged)
+
+    @property
+    def _best_reading(self) -> str:
+        """Return the first that the readings show, and its gain; "" where they show nothing."""
+        if not self.readings:
+            return ""
+        one = self.readings[0]
+        title = clean(one.title, 200)
+        saved = one.effect.saved_share if one.effect is not None else None
+        gain = f", at most {percent_text(saved)} of each step" if saved is not None else ""
+        return f"{title if title[1:2].isupper() else title[:1].lower() + title[1:]}{gain}"
 
 
 def rank_to_report(ranks: Sequence[TrainerTime]) -> tuple[TrainerTime, Odd | None]:

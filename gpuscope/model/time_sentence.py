@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import fsum
+
 from ..text.units import count_text, duration_text, percent_text
 from ..wire.clean import clean
 from .time_cause import Cause
@@ -10,16 +12,25 @@ from .time_ledger import TimeLedger
 NEXT_TO_NOTHING = 0.05
 """Of a step: less than this share is no length that a cure could be promised to leave."""
 
+NEARLY_ALL = 0.995
+"""From this share on, what is shown as 100 % is called all of the time."""
+PASSES = frozenset(("forward", "backward", "optimizer"))
+"""The rows of the clock that a training is for: its thread launches what the GPU computes."""
 NO_WARNING = "Nothing to warn of; the most to gain: "
 
 
 def sentence(
-    ledger: TimeLedger, found: tuple[Cause, ...], brief: bool = False, calm: bool = False
+    ledger: TimeLedger,
+    found: tuple[Cause, ...],
+    brief: bool = False,
+    calm: bool = False,
+    besides: str = "",
 ) -> str:
     """Return what there is to say of a training in one sentence.
 
     A ``brief`` one leaves out what a table of the ledger has too, and the folder of a file. One
-    that is ``calm`` begins with the word that nothing here is a warning.
+    that is ``calm`` begins with the word that nothing here is a warning. ``besides`` is the best
+    that was found elsewhere than in the clock, told where the clock has no cause.
     """
     step = ledger.step_seconds
     steps, seconds = count_text(ledger.steps, "step"), duration_text(ledger.seconds)
@@ -28,11 +39,13 @@ def sentence(
             f"Too few samples to tell where the time goes: {ledger.looks} in {seconds} ({steps})."
         )
     if not found:
-        each = f", {duration_text(step)} each on average" if step is not None else ""
-        return (
-            "Nothing outside forward, backward and optimizer is worth fixing: "
-            f"{steps} in {seconds}{each}."
-        )
+        each = f"{duration_text(step)} each on average" if step is not None else f"in {seconds}"
+        own = fsum(row.share for row in ledger.rows if row.name in PASSES)
+        all_of_it = "All" if own >= NEARLY_ALL else percent_text(own)
+        said = f"{all_of_it} of the time is forward, backward and optimizer ({steps}, {each})"
+        if besides:
+            return f"{said}. Most to gain: {besides}."
+        return f"{said}; nothing else is worth fixing."
     worst = found[0]
     row = worst.clock
     # A share that comes from the clock is shown with the clock's interval, as in its row. The

@@ -14,7 +14,7 @@ from ...model.step_time import unnamed_share
 from ...model.stragglers import Straggler
 from ...model.time_cause import Cause
 from ...model.time_ledger import FEW_LOOKS, Row, TimeLedger
-from ...model.time_sentence import sentence
+from ...model.time_sentence import PASSES, sentence
 from ...store.view import HostView, TrainerView
 from ...text.process_name import short_script
 from ...text.ranges import interval_text
@@ -54,8 +54,6 @@ MOST_TO_GAIN, AND_THEN = "most to gain: ", "then: "
 """What stands before two sentences that each say what could be gained."""
 LEAST_IDLE = 0.10
 """A gap that takes less of the GPU's time is not told on top."""
-PASSES = frozenset(("forward", "backward", "optimizer"))
-"""Rows in which the training thread launches what the GPU computes."""
 CURABLE = frozenset(
     (
         "input",
