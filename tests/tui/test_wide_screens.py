@@ -349,10 +349,10 @@ async def test_a_wide_time_tab_says_of_an_undivided_clock_what_the_process_does_
 async def test_how_the_last_training_went_stays_to_be_seen_after_it_ended():
     replay = ReplaySource(REDACTED.parent / "slow-input-cpu.gsr")
     replay.pause()
-    replay.seek(74.7)
+    replay.seek(73.0)
     app = GpuscopeApp(Session(replay=replay))
     async with app.run_test(size=LARGE) as pilot:
-        screen = await until(pilot, "ended at 20:25:02", "step, ended", "input wait, ended")
+        screen = await until(pilot, "ended at 21:16:57", "step, ended", "input wait, ended")
         assert "load average, 1 min" in screen
         assert "swap in use" not in screen, "none was"
         row = next(line for line in screen.splitlines() if "input wait, ended" in line)
