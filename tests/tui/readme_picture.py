@@ -127,7 +127,7 @@ def pictures() -> dict[str, list[Scene]]:
         "Why is it slow? It waits for data (recorded on two cores, without a GPU)",
         screens["slow"],
         5,
-        r"Pid \d+ waits for input \d+ % of the last \d+ s",
+        r"(?:Pid \d+|\S+) waits for input \d+ % of the last \d+ s",
     )
     full = Scene(
         "Out of memory on an H200: 4.12 GiB are free, but in pieces",
