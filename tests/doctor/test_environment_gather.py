@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
 
@@ -163,12 +164,15 @@ def test_a_call_about_health_that_hangs_leaves_the_other_device(fake):
 def test_memory_without_a_process(fake):
     fake.processes.clear()
     facts = doctor_environment.gather(environ={})
-    report = environment.examine(facts)
-    if facts.host.pids_hidden is not None or facts.host.own_pid_namespace:
-        assert any(one.pitfall == "kill-zombie-process" for one in report.abstained)
-    else:
-        (one,) = [one for one in report.findings if one.pitfall == "kill-zombie-process"]
-        assert "40.0 GiB of GPU 0 and 1" in one.title
+    assert facts.devices
+    devices = tuple(replace(one, utilization_percent=0.0) for one in facts.devices)
+    seen = replace(facts.host, pids_hidden=None, own_pid_namespace=False, container=None)
+    report = environment.examine(replace(facts, devices=devices, host=seen))
+    (one,) = [one for one in report.findings if one.pitfall == "kill-zombie-process"]
+    assert "40.0 GiB of GPU 0 and 1" in one.title
+    inside = replace(facts, devices=devices, host=replace(seen, container="docker"))
+    report = environment.examine(inside)
+    assert any(one.pitfall == "kill-zombie-process" for one in report.abstained)
 
 
 @pytest.mark.parametrize(
