@@ -289,10 +289,10 @@ def _causes(
         {
             "row": cause.name,
             **_finding(one, again),
-            "saves_share_at_most": cause.share,
-            "saves_share_at_most_low": cause.low,
-            "saves_share_at_most_high": cause.high,
-            "step_seconds_at_least": step_seconds * (1 - cause.share) if step_seconds else None,
+            "saves_share_at_most": cause.saves,
+            "saves_share_at_most_low": min(cause.low, cause.cured_share),
+            "saves_share_at_most_high": min(cause.high, cause.cured_share),
+            "step_seconds_at_least": step_seconds * (1 - cause.saves) if step_seconds else None,
             "place": clean(cause.place, 512) or None,
         }
         for cause, one in ((each.cause, each.finding) for each in judged)

@@ -81,15 +81,17 @@ def of_memory(finding: Finding, amounts: Amounts) -> Finding:
     return replace(finding, effect=effect) if effect is not None else finding
 
 
-def of_share(finding: Finding, share: float | None, what: str) -> Finding:
+def of_share(finding: Finding, share: float | None, what: str, by: str = "") -> Finding:
     """Return the finding with the effect of winning back a share of each step.
 
-    ``share`` (0 to 1) is the part of a step that is won, which is ``what``.
+    ``share`` (0 to 1) is the part of a step that is won, which is ``what``. A fix that wins only
+    a part of that says ``by`` which means, as in ``with 8 workers``.
     """
     if share is None or not LEAST_SHARE <= share < 1 or finding.effect is not None:
         return finding
+    of = f" {by}" if by else f", which is {what}"
     text = (
-        f"saves at most {percent_text(share)} of each step, which is {what}: up to "
+        f"saves at most {percent_text(share)} of each step{of}: up to "
         f"{1 / (1 - share):.1f} times as many steps per second"
     )
     return replace(finding, effect=Effect(text=text, bound="at most", saved_share=round(share, 4)))

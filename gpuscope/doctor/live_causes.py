@@ -127,7 +127,7 @@ def _judged(
             low=min(cause.low, device.idle),
             high=min(cause.high, device.idle),
         )
-    return Judged(cause, _finding(scene, trainer, ledger, look, cause, device))
+    return _found(scene, trainer, ledger, look, cause, device)
 
 
 def _if_it_is(trainer: TrainerView, odd: Odd | None) -> Odd | None:
@@ -210,14 +210,14 @@ def fix_of(one: Finding) -> Fix | None:
 # ── in words ──
 
 
-def _finding(
+def _found(
     scene: LiveScene,
     trainer: TrainerView,
     ledger: TimeLedger,
     look: Look | None,
     cause: Cause,
     device: OnDevice | None,
-) -> Finding:
+) -> Judged:
     name, confidence = FINDINGS[cause.name]
     if look is None:
         name = BY_THE_CLOCK.get(cause.name, name)
@@ -230,7 +230,6 @@ def _finding(
     ):
         name = "look.small_batch"
         what += ", for as many samples"
-    wins, most = _what_a_cure_wins(cause, what), 1.0
     step = ledger.step_seconds if ledger.sure else look.step_seconds if look else None
     window = window_text(round(ledger.seconds))
     figures = {
@@ -249,7 +248,7 @@ def _finding(
         if step:
             waiting = Waiting(step, step * cause.share, step * max(thread, cause.share))
         cure = cure_of(scene, trainer, cause.share, waiting)
-        wins, most = cure.what or wins, cure.won(cause.share)
+        cause = replace(cause, cured_by=cure.by, cured_share=cure.won(1.0))
         fixes = cure.fixes
         severity = cure.severity if cause.usual_share is None else severity
         evidence += cure.evidence
@@ -259,7 +258,7 @@ def _finding(
             confidence = "definite" if is_measured(trainer) and device.waits else confidence
     if not _is_sure(ledger, cause):
         severity = "info"
-    return WORDINGS.finding(
+    finding = WORDINGS.finding(
         name,
         figures,
         fixes,
@@ -269,9 +268,14 @@ def _finding(
         where=place(scene, trainer),
         rank=cause.share,
         effect=gain(
-            min(cause.share, most), (min(cause.low, most), min(cause.high, most)), step, wins
+            cause.saves,
+            (min(cause.low, cause.cured_share), min(cause.high, cause.cured_share)),
+            step,
+            _what_a_cure_wins(cause, what),
+            cause.cured_by,
         ),
     )
+    return Judged(cause, finding)
 
 
 def _is_sure(ledger: TimeLedger, cause: Cause) -> bool:
@@ -375,19 +379,31 @@ def _share_text(trainer: TrainerView, ledger: TimeLedger, cause: Cause) -> str:
 
 
 def gain(
-    share: float, between: tuple[float, float], step_seconds: float | None, what: str
+    share: float,
+    between: tuple[float, float],
+    step_seconds: float | None,
+    what: str,
+    by: str = "",
 ) -> Effect | None:
-    """Return what winning back a share of the wall clock brings at most, with its interval."""
+    """Return what winning back a share of the wall clock brings at most, with its interval.
+
+    ``what`` is all that is won; a fix that wins only a part of that says ``by`` which means.
+    """
     if not 0 < share <= 1:
         return None
     low, high = between
     least, most = percent_text(low), percent_text(high)
-    sure = f" ({least} to {most})" if least != most else ""
-    text = f"saves at most {percent_text(share)} of the wall clock{sure}, which is {what}"
-    if step_seconds and share < 1:
+    sure = f"{least} to {most}" if least != most else ""
+    then = duration_text(step_seconds * (1 - share)) if step_seconds and share < 1 else ""
+    now = duration_text(step_seconds) if step_seconds else ""
+    if then and by:
+        less = f"{percent_text(share)} less" + (f", {sure}" if sure else "")
+        text = f"{by} at best {then} a step instead of {now} on average ({less})"
+    else:
+        sure = f" ({sure})" if sure else ""
+        text = f"saves at most {percent_text(share)} of the wall clock{sure}, which is {what}"
         text += (
-            f": a step then takes {duration_text(step_seconds * (1 - share))} or more instead of "
-            f"{duration_text(step_seconds)}, pauses included"
+            f": a step then takes {then} or more instead of {now}, pauses included" if then else ""
         )
     known_bounds = high > low
     return Effect(

@@ -82,7 +82,7 @@ def of_ranks(scene: LiveScene, ranks: Sequence[TrainerView]) -> Findings:
         rank=share,
     )
     what = "the input wait" if wait.won == share else "the time in which no kernel runs"
-    yield effects.of_share(one, cure.won(wait.won), cure.what or f"all of {what}")
+    yield effects.of_share(one, cure.won(wait.won), f"all of {what}", cure.by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Cure:
     fixes: list[Fix]
     evidence: tuple[Evidence, ...]
     saved: float | None = None
-    what: str = ""
+    by: str = ""
 
     def won(self, share: float) -> float:
         """Return what share of the time the first fix saves at most, of ``share`` that is lost."""
@@ -184,8 +184,8 @@ def cure_of(
     room = worker_room(scene.host, trainer, scene.history)
     fixes, reason = _fixes(scene, trainer, room, waiting)
     warns = starving_warns(scene.host, trainer, share, scene.history)
-    saved, what = _saved(room, waiting)
-    return Cure("warning" if warns else "info", fixes, reason, saved, what)
+    saved, by = _saved(room, waiting)
+    return Cure("warning" if warns else "info", fixes, reason, saved, by)
 
 
 def workers_fixes(scene: LiveScene, trainer: TrainerView) -> list[Fix]:
@@ -203,17 +203,20 @@ def _cheaper_first(room: WorkerRoom, waiting: Waiting | None) -> bool:
 
 
 def _saved(room: WorkerRoom, waiting: Waiting | None) -> tuple[float | None, str]:
-    """Return what share of a step the first fix saves, and what that is; None where unknown."""
+    """Return what share of a step the first fix saves, and what it does; None where unknown.
+
+    Its words are "" where it may save all of the wait.
+    """
     if waiting is None:
         return None, ""
     if _cheaper_first(room, waiting):
         saved = 1 - waiting.with_half_the_loading(room.has) / waiting.step
-        return saved, "what half the loading time brings"
+        return saved, "with half the loading time"
     number = room.number if room.cores is not None or room.waits else MOST_WORKERS
     saved = 1 - waiting.best(number, room.has) / waiting.step
     hides = saved >= waiting.wait / waiting.step - 0.005
     workers = count_text(number, "worker")
-    return saved, "" if hides else f"what {workers} can hide"
+    return saved, "" if hides else f"with {workers}"
 
 
 def _fixes(

@@ -257,10 +257,11 @@ def _finding_lines(group: Sequence[Finding], width: int, shown: set[Evidence]) -
     steps = steps_of(finding, replayed=False)
     now = [fix for fix in steps if fix.now]
     later = [fix for fix in steps if not fix.now]
+    told = steps[0] if steps and finding.effect is not None else None
     for number, fix in enumerate(now[:SHOWN_FIXES]):
-        out += _fix_lines("Now" if number == 0 else "or", fix, width)
+        out += _fix_lines("Now" if number == 0 else "or", fix, width, fix is not told)
     for number, fix in enumerate(later[:SHOWN_FIXES]):
-        out += _fix_lines("Fix" if number == 0 else "or", fix, width)
+        out += _fix_lines("Fix" if number == 0 else "or", fix, width, fix is not told)
     if finding.verify:
         out += _labelled("Repro", [finding.verify])
     return out + _labelled("More", [f"gpuscope doctor --explain {finding.pitfall}"])
@@ -279,8 +280,8 @@ def evidence_lines(evidence: Evidence, width: int) -> list[Line]:
     return out
 
 
-def _fix_lines(label: str, fix: Fix, width: int) -> list[Line]:
-    out = _labelled(label, wrap(fix_sentences(fix), max(width - 9, 20)))
+def _fix_lines(label: str, fix: Fix, width: int, gain: bool) -> list[Line]:
+    out = _labelled(label, wrap(fix_sentences(fix, gain), max(width - 9, 20)))
     for sign, text in fix.signed_code():
         out.append([("         ", ""), (sign + text, "faint" if sign == "- " else "accent")])
     for text in filter(None, (fix.environment, fix.command)):

@@ -87,7 +87,9 @@ class Cause:
     confidence. ``clock`` is the row of the thread and ``row`` that of the look which belong to it,
     None if there is no such row. ``late`` is the part of the share that is late launches. ``by``
     says who has seen it: ``clock``, ``look`` or ``both``. ``usual_share`` is what the other ranks
-    of its job spend on it, where they wait for this one: ``share`` is the difference.
+    of its job spend on it, where they wait for this one: ``share`` is the difference. ``cured_by``
+    is what its first fix does, as in ``with 8 workers``, where that saves no more than
+    ``cured_share``; "" where it may save all.
     """
 
     name: str
@@ -100,6 +102,13 @@ class Cause:
     late: float = 0.0
     by: str = "look"
     usual_share: float | None = None
+    cured_by: str = ""
+    cured_share: float = 1.0
+
+    @property
+    def saves(self) -> float:
+        """Return what share of the wall clock its first fix saves at most."""
+        return min(self.share, self.cured_share)
 
     @property
     def words(self) -> str:

@@ -63,11 +63,13 @@ def sentence(
     if step is not None:
         left = (
             f"under {duration_text(step * NEXT_TO_NOTHING)}"
-            if 1 - worst.share < NEXT_TO_NOTHING
-            else f"{duration_text(step * (1 - worst.share))} or more"
+            if 1 - worst.saves < NEXT_TO_NOTHING
+            else f"{duration_text(step * (1 - worst.saves))} or more"
         )
         now = "" if brief else f" instead of {duration_text(step)}"
         cured = "At the other ranks' pace" if evened else "Without it"
+        if worst.cured_by:
+            cured = worst.cured_by[:1].upper() + worst.cured_by[1:]
         rest = f" {cured} a step would take {left}{now}."
     begin = NO_WARNING if calm else ""
     share = f"{begin}{percent_text(about.share)} of the time{between}"

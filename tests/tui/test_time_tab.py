@@ -19,6 +19,7 @@ from gpuscope.store.replay import ReplaySource
 from gpuscope.store.time_minutes import of_event
 from gpuscope.store.view import History, no_history
 from gpuscope.text import styled
+from gpuscope.text.units import percent_text
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.app.launch import local_source
 from gpuscope.tui.charts.load_strips import Lane, LoadStrips
@@ -75,6 +76,27 @@ async def test_the_rank_that_the_others_wait_for_is_shown_first_with_the_answer_
         assert "most to gain: 21 %" in screen
         assert "Rank 2 keeps the others waiting" not in screen, "the sentence above says it"
         assert "data.py:31 __getitem__" in screen, "the line of code of the chosen row"
+
+
+@in_loop
+async def test_the_fix_of_a_wait_for_input_promises_the_same_on_top_in_its_row_and_in_doctor():
+    frames = frames_of(48201, cuda=False)
+    data = {"m": 100_000_000_000, "seconds": 60.0, "steps": 100, "looks": 300}
+    facts = {"rows": "input 54 270|forward 6 30"}
+    frames.append(f.Event(301, "time", 160_000_000_000, "", {**data, **facts}))
+    app = make_app(frames, "time")
+    async with app.run_test(size=(160, 50)) as pilot:
+        screen = await until(pilot, "goes into input wait. With ", "at most, with ")
+        host, history = app.session.host, app.session.history
+        assert host is not None
+        (told,) = (x for x in examine(host, history).findings if x.cause == "live.input_bound")
+        assert told.effect is not None
+        by, _, text = told.effect.text.partition(" at best ")
+        left = text.partition(" a step instead of 600 ms on average (")[0]
+        assert by in ("with 2 workers", "with 8 workers"), "as the host's cores allow"
+        assert f"{by.capitalize()} a step would take {left} or more" in screen
+        share = percent_text(told.effect.saved_share or 0.0)
+        assert f"{share} at most, {by}: a step would take {left} or more" in screen
 
 
 @in_loop

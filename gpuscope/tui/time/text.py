@@ -328,13 +328,14 @@ def _cure(one: Judged, step: float | None) -> Iterable[Line]:
     from ...doctor.live_causes import fix_of
 
     cause, fix = one.cause, fix_of(one.finding)
-    share, won = percent_text(cause.share), f"{percent_text(cause.share)} at most"
+    share = percent_text(cause.saves)
+    won = f"{share} at most" + (f", {cause.cured_by}" if cause.cured_by else "")
     if step and cause.usual_share is not None:
         others = duration_text(step * cause.usual_share)
-        won = f"up to {duration_text(step * cause.share)} ({share}) of a step: the other ranks "
+        won = f"up to {duration_text(step * cause.saves)} ({share}) of a step: the other ranks "
         won += f"spend {others} on it too"
     elif step:
-        won += f": a step would take {duration_text(step * (1 - cause.share))} or more"
+        won += f": a step would take {duration_text(step * (1 - cause.saves))} or more"
     yield [("Gain     ", "muted"), (won, "text")]
     if fix is not None:
         yield [("Fix      ", "muted"), (fix.title, "text")]
