@@ -5,8 +5,6 @@ It also has what CUDA calls its GPUs, its history, and who has a GPU open.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from rich.cells import cell_len
 
@@ -88,15 +86,11 @@ def test_what_cuda_calls_the_gpus():
     )
 
 
-def test_a_process_is_called_by_its_script_and_no_gpu_is_no_warning_where_there_is_none():
+def test_a_process_is_called_by_its_script():
     host, process = notebook(frames_of())
     assert flat([words.head(host, process)]).split() == ["Process", "51120", "jupyter"]
     trainer = next(p for p in host.processes if p.definition.pid == 48215)
     assert flat([words.head(host, trainer)]).split() == ["Process", "48215", "train.py"]
-    ((_, token),) = words.order_lines(host, process, {"CUDA_VISIBLE_DEVICES": ""})[0]
-    assert token == "warn"
-    bare = replace(host, devices=())
-    assert words.order_lines(bare, process, {}) == [[("there is no GPU here", "muted")]]
 
 
 @pytest.mark.slow
@@ -197,14 +191,17 @@ async def test_who_has_a_gpu_open_is_asked_for_and_hostile_names_do_no_harm():
 
 
 @in_loop
-async def test_a_small_terminal_has_all_of_a_training_with_a_chart_on_one_page():
+async def test_a_small_terminal_has_what_to_do_about_a_training_before_its_chart():
     app, _ = made(frames_of(sm_percent=7))
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "live", "train.py")
         await pilot.press("P", "j", "enter")
-        screen = await until(pilot, "Process 48213", "torch now", "GPU memory GiB, 15 s", "━ GPU 0")
+        wanted = ("◆ Rank 5 waits for input 31 %", "fix       1 Load", "torch now")
+        screen = await until(pilot, "Process 48213", *wanted, "GPU memory GiB, 15 s")
         assert "4,003 of 20,000 · 4 h left · loss 2.000" in screen
         assert "CUDA device numbers" not in screen, "the line of the GPU has them"
+        await pilot.press("j", "j")
+        screen = await until(pilot, "━ GPU 0")
         assert "━ GPU 0" in screen.splitlines()[-2], "the chart ends where the page does"
 
 
@@ -230,6 +227,40 @@ async def test_a_large_terminal_has_of_a_training_what_the_page_of_its_job_has()
         await pilot.press("question_mark")
         shown = await until(pilot, "A process", "of all its threads", "leads to the tabs, where ?")
         assert "jobs, GPUs, load and memory" not in shown, "no key that does nothing here"
+
+
+@in_loop
+async def test_what_to_do_and_the_stack_come_before_what_is_steady():
+    threads = [{"name": "MainThread", "training": True, "frames": [["/t/train.py", 31, "step"]]}]
+    app, _ = made(frames_of(sm_percent=7), stacks=gives({"threads": threads}))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "live", "train.py")
+        await pilot.press("P", "j", "enter")
+        wanted = ("─ Findings: what to do ─", "Stack of rank 0, now", "train.py:31")
+        screen = await until(pilot, "◆ Rank 5 waits for input 31 %", *wanted, "─ Last 15 s ─")
+        assert "RSS GiB" not in screen, "what is steady has a strip"
+
+
+@in_loop
+async def test_a_host_without_gpus_has_the_stack_in_the_place_of_what_is_said_of_gpus():
+    bare = [
+        frame
+        for frame in frames_of()
+        if not (isinstance(frame, f.Def) and (frame.gpu or frame.use))
+    ]
+    for frame in bare:
+        if isinstance(frame, f.Sample):
+            frame.g, frame.u = [], []
+    threads = [{"name": "MainThread", "training": True, "frames": [["/t/train.py", 31, "step"]]}]
+    app, _ = made(bare, stacks=gives({"threads": threads}))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "live", "train.py")
+        await pilot.press("P", "j", "enter")
+        for size in ((80, 24), (120, 40)):
+            await pilot.resize_terminal(*size)
+            screen = await until(pilot, "Process 48213", "Stack of rank 0, now", "train.py:31")
+            assert "On the GPUs" not in screen
+            assert "CUDA device numbers" not in screen
 
 
 def test_the_axis_of_a_cpu_load_ends_at_one_core_as_long_as_it_is_no_more():

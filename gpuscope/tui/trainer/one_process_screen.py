@@ -1,7 +1,7 @@
 """This screen shows everything about one process.
 
 That is who it is, what it holds on which GPU and how it calls that, and its history. Of one that
-trains a wide terminal has what the page of its job has: what is found, what to do, and its charts.
+trains it has what the page of its job has: what is found, what to do, where it is, and its charts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from ..shared.process_trends import living_uses, process_trends, trainer_in
 from ..shared.trainer_actions import ask_in
 from ..shell.clock_at import clock_at
 from ..shell.keymap import bindings_of
-from ..theme import Glyphs
 from ..widgets.charted_screen import CHART_ROWS, WINDOWS, ChartedScreen
 from ..widgets.pane import set_title
 from ..widgets.program import program
@@ -44,6 +43,7 @@ from .job_text import telling_chart
 
 if TYPE_CHECKING:
     from ...store.view import HostView, ProcView, TrainerView
+    from ..background.finding_history import Case
     from ..shell.session import Session
 
 ASK_SECONDS = 5.0
@@ -55,10 +55,10 @@ LEAST_CHART_ROWS, BELOW_ROWS, MOST_BELOW = 6, 11, 3
 widest there are so many at most.
 """
 AXIS_ROWS, FRAME_ROWS = 2, 2
-LEAST_STACK_ROWS = 6
-"""Rows of the stack that the histories leave free at least."""
-MOST_ADVICE = 0.5
-"""The share of the rows that what to do may take."""
+LEAST_STACK_ROWS, FEW_STACK_ROWS = 6, 3
+"""Rows of the stack that the histories leave free at least, and on a narrow screen."""
+MOST_ADVICE, FEW_ADVICE_ROWS = 0.5, 6
+"""The share of the rows that what to do may take beside the texts, and its rows above them."""
 
 
 class OneProcessScreen(ChartedScreen):
@@ -85,7 +85,7 @@ class OneProcessScreen(ChartedScreen):
         self._advice, self._trends = Lines(classes="panel"), Trends(classes="panel")
         self._stack = Lines(classes="panel", id="stack")
         self._job = JobCharts(session)
-        """The charts of the job of a process that trains, on the widest terminals."""
+        """The charts of the job of a process that trains, beside the texts."""
 
     def compose(self) -> ComposeResult:
         panels = (
@@ -129,10 +129,8 @@ class OneProcessScreen(ChartedScreen):
             self._missing("Process")
             return
         self._present(words.head(host, process))
-        width = self.terminal[0]
-        widest = width >= WIDEST
-        self.set_class(widest, "-widest")
-        cells = max(30, (width // 3 if widest else width // 2 if self.wide else width) - 5)
+        self.set_class(self.terminal[0] >= WIDEST, "-widest")
+        cells = max(30, self._left_cells - 5)
         history = self.session.history
         devices = {
             d.id: self._idleness.of_device(d, history) for d in host.devices if d.gone is None
@@ -143,8 +141,11 @@ class OneProcessScreen(ChartedScreen):
         glyphs = self._does.tokens.glyphs
         trainer = trainer_in(host, process)
         trains = trainer is not None
-        self._show_job(host, trainer if widest else None)
-        does = self._finding(host, trainer, glyphs, cells)
+        case = self._case_of(host, trainer)
+        line = finding_line(case, glyphs)
+        does = styled.hang(line[:1], line[1:], cells) if line else []
+        if case is not None and not self.wide:  # else it has a panel of its own
+            does += self._advice_lines(host, case, cells, FEW_ADVICE_ROWS, True)
         does += training_lines(host, process, idle, cells, glyphs)
         about = words.about_lines(host, process, None if trains else idle, cells, True)
         # a narrow screen has no rows to spare for another frame
@@ -154,35 +155,48 @@ class OneProcessScreen(ChartedScreen):
         memory = memory_lines(host, process, cells, glyphs)
         self._uses.show(words.use_lines(host, process, cells) + memory)
         self._order.show(styled.hang_lines(self._order_said, cells))
+        self._uses.display = bool(host.devices)
         # what the probe says is in the line of each GPU already
-        self._order.display = self.wide or not words.cuda_names(host, process)
+        self._order.display = self._uses.display and not words.cuda_names(host, process)
+        self._show_job(host, trainer, case)
+        self._show_stack(trainer)
 
-    def _finding(
-        self, host: HostView, trainer: TrainerView | None, glyphs: Glyphs, cells: int
+    @property
+    def _left_cells(self) -> int:
+        """The columns of the texts with their frame."""
+        width = self.terminal[0]
+        return width // 3 if width >= WIDEST else width // 2 if self.wide else width
+
+    def _case_of(self, host: HostView, trainer: TrainerView | None) -> Case | None:
+        """Return the gravest finding about the job of a trainer, None where all is well."""
+        job = host.job_of(trainer)
+        return case_of_job(host, job, self.session.doctor.cases) if job is not None else None
+
+    def _advice_lines(
+        self, host: HostView, case: Case, cells: int, most: int, brief: bool = False
     ) -> list[Line]:
-        """Return the gravest finding about the job of a trainer; nothing where all is well."""
-        job = host.job_of(trainer)
-        case = case_of_job(host, job, self.session.doctor.cases) if job is not None else None
-        line = finding_line(case, glyphs)
-        return styled.hang(line[:1], line[1:], cells) if line else []
+        table = self.session.doctor.table
+        row = table.get(case.finding.pitfall) if table is not None and not brief else None
+        lines = list(steps_lines(case.finding, row, bool(host.badge), cells, brief))
+        return styled.first_rows(lines, most, cells)
 
-    def _show_job(self, host: HostView, trainer: TrainerView | None) -> None:
-        """Show what to do about the job of a trainer, and place its charts; hide both without."""
-        self.set_class(trainer is not None, "-trains")
-        self._job.display = self._trends.display = trainer is not None
-        job = host.job_of(trainer)
-        case = case_of_job(host, job, self.session.doctor.cases) if job is not None else None
-        self._advice.display = trainer is not None and case is not None
-        self._stack.display = trainer is not None and self.session.replay is None
+    def _show_job(self, host: HostView, trainer: TrainerView | None, case: Case | None) -> None:
+        """Show what to do about the job of a trainer, and place its charts.
+
+        Both hide without a trainer, and where nothing stands beside the texts.
+        """
+        job = host.job_of(trainer) if self.wide else None
+        trains = trainer is not None and job is not None
+        self.set_class(trains, "-trains")
+        self._job.display = self._trends.display = trains
+        self._advice.display = trains and case is not None
         if trainer is None or job is None:
             return
-        height, cells = self.terminal[1] - 2, self.terminal[0] * 2 // 3 - 4
+        height, cells = self.terminal[1] - 2, self.terminal[0] - self._left_cells - 4
         advice: list[Line] = []
         if case is not None:
-            row = (self.session.doctor.table or {}).get(case.finding.pitfall)
             most = int(height * MOST_ADVICE) - FRAME_ROWS
-            lines = list(steps_lines(case.finding, row, bool(host.badge), cells))
-            advice = styled.first_rows(lines, most, cells)
+            advice = self._advice_lines(host, case, cells, most)
             self._advice.show(advice)
         known = ["stack"] if self.session.replay is None else []
         known += ["loss"] if trainer.number("loss") is not None else []
@@ -192,12 +206,24 @@ class OneProcessScreen(ChartedScreen):
         hangs = find_stall(job.trainers) is not None
         telling = telling_chart(host, job, self.session.history)
         self._job.fit_to(cells + 4, left, hangs, known, telling)
-        self._stack.display = self._stack.display and "stack" not in self._job.shown
-        if self._stack.display:
-            set_title(self._stack, f"{stack_title(trainer)}, now")
-            size = self._stack.size
-            if size.height:
-                self._stack.show(hung_lines(self.session, trainer, size.height, size.width))
+
+    def _show_stack(self, trainer: TrainerView | None) -> None:
+        """Show where a trainer is, below its texts: it can be asked unless this is a recording."""
+        panel, left = self._stack, self._left_rows()
+        asked = trainer is not None and self.session.replay is None
+        shown = self._job.display and "stack" in self._job.shown
+        fits = self.wide or left >= FEW_STACK_ROWS + FRAME_ROWS
+        panel.display = asked and fits and not shown
+        if trainer is None or not panel.display:
+            return
+        if not self.wide:
+            both = left - LEAST_CHART_ROWS
+            panel.styles.height = both if both >= LEAST_STACK_ROWS + FRAME_ROWS else left
+        else:
+            panel.styles.height = "1fr"
+        set_title(panel, f"{stack_title(trainer)}, now")
+        if panel.size.height:
+            panel.show(hung_lines(self.session, trainer, panel.size.height, panel.size.width))
 
     def _draw_job(self, host: HostView, process: ProcView, trainer: TrainerView) -> None:
         """Draw the charts of the job of a trainer, and the histories of its process in strips."""
@@ -208,16 +234,18 @@ class OneProcessScreen(ChartedScreen):
             self._job.show_texts(host, job, trainer)
         window = self._job.seconds
         trends = process_trends(host, process, window, self.session.history)
-        wanted = sum(MOST_ROWS if is_seen(one) else 1 for one in trends) + len(trends) - 1
         least = LEAST_STACK_ROWS + FRAME_ROWS if self._stack.display else 0
         room = self._left_rows() - AXIS_ROWS - FRAME_ROWS - least
+        if least:  # the first ones say most, and the stack more than the others
+            trends = trends[: max(room, 1)]
+        wanted = sum(MOST_ROWS if is_seen(one) else 1 for one in trends) + len(trends) - 1
         rows = max(min(wanted, room), len(trends))
         self._trends.styles.height = rows + AXIS_ROWS + FRAME_ROWS
         set_title(self._trends, f"Last {window_text(window)}")
         self._trends.show(trends, window, host.sampled_seconds, clock_at(self.session, host))
 
     def _left_rows(self) -> int:
-        """Return the rows that the charts can have below the texts."""
+        """Return the rows that the stack and the charts can have below the texts."""
         panels = (self._does, self._about, self._uses, self._order)
         return self.terminal[1] - 2 - sum(one.rows + 2 for one in panels if one.display)
 
@@ -255,7 +283,7 @@ class OneProcessScreen(ChartedScreen):
         if not self.is_attached or host is None or process is None:
             return
         trainer = trainer_in(host, process)
-        if trainer is not None and self.terminal[0] >= WIDEST:
+        if trainer is not None and self.wide:
             self._draw_job(host, process, trainer)
             return
         window = WINDOWS[self._window]
@@ -275,7 +303,12 @@ class OneProcessScreen(ChartedScreen):
     def _visible(self, rows: int) -> Sequence[tuple[LineChart, int]]:
         """Return the charts with the numbers of their histories, those below the texts last."""
         if not self.wide:
-            left = self._left_rows()
+            stack = self._stack.styles.height if self._stack.display else None
+            left = self._left_rows() - int(stack.value if stack is not None else 0)
+            if stack is not None and left < LEAST_CHART_ROWS:  # the stack has the page to its end
+                for chart in self._charts:
+                    chart.display = False
+                return ()
             fills = left >= LEAST_CHART_ROWS
             self._charts[0].styles.height = left if fills else CHART_ROWS
         across = 2 if self.terminal[0] >= WIDEST else 1
