@@ -9,6 +9,7 @@ import asyncio
 import os
 import re
 import signal
+import time
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -136,6 +137,26 @@ async def test_the_cursor_begins_on_the_worst_host_that_answers():
         shown = await settled(pilot, "2 hosts")
         assert lines_of(app) == ["alpha", "bravo"], "that which is away is worse"
         assert "▸ ● bravo" in shown
+
+
+@in_loop
+async def test_the_cursor_follows_the_worst_host_until_a_user_moves_it():
+    app = app_of(dict.fromkeys(("alpha", "bravo", "charlie"), ("busy", LIVE)))
+
+    def lose(name: str, number: int) -> None:
+        for frame in fleet.node(number, "lost", seconds=5.0, name=name):
+            app.session._hear(name, frame, time.monotonic())
+        app.main.refresh_all()
+
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("0")
+        await until(pilot, "▸ ● alpha")
+        lose("bravo", 1)
+        await until(pilot, "▸ ▲ bravo", "─ GPUs of bravo")
+        await pilot.press("down")
+        await until(pilot, "▸ ● alpha")
+        lose("charlie", 2)
+        await until(pilot, "  ▲ charlie", "▸ ● alpha", "─ GPUs of alpha")
 
 
 @each("size", [(200, 60), (120, 40)])

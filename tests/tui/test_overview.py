@@ -424,6 +424,22 @@ async def test_the_keyboard_begins_at_the_device_that_is_lost():
 
 
 @in_loop
+async def test_the_cursor_goes_to_a_device_that_is_lost_later_unless_a_user_has_chosen_one():
+    frames = jobs.lose(jobs.ranks(), 1, after=-1)
+    early = frames[: frames.index(next(frame for frame in frames if getattr(frame, "why", None)))]
+    for moves, chosen in ((False, 1), (True, 3)):
+        app = make_app(early)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, "─ GPUs · Enter: GPU 0")
+            if moves:
+                await pilot.press("down", "down", "down")
+                await until(pilot, "─ GPUs · Enter: GPU 3")
+            feed(app, *frames[len(early) :])
+            app.main.refresh_all()
+            await until(pilot, "lost fallen off the bus", f"─ GPUs · Enter: GPU {chosen}")
+
+
+@in_loop
 async def test_only_the_panel_with_the_keyboard_has_a_bright_title():
     app = make_app(views.training())
     async with app.run_test(size=USUAL) as pilot:

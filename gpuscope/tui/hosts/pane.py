@@ -5,7 +5,6 @@ One key looks at a host, another comes back.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -27,7 +26,7 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable, TableRow
 from ..widgets.text import Lines
 from .rows import AWAY, WIDE_COLUMNS, columns, detail_lines, host_row, totals_lines, without_domain
-from .summary import HERE
+from .summary import HERE, Grade
 from .watch import Fleet
 
 if TYPE_CHECKING:
@@ -49,8 +48,6 @@ LOAD_FRAME, LEAST_LOAD_ROWS = 4, 6
 """The rows of the frame and the axis of the load of all hosts, and the least with two lanes."""
 HIGH_LANE_ROWS = 3
 """The rows of the mean of a host with a free one."""
-PLACING_SECONDS = 10.0
-"""For so long hosts that connect may move the cursor, which nobody has moved."""
 AROUND_ROWS = 3
 """The rows that the status line, the tabs and the footer take."""
 
@@ -108,8 +105,8 @@ class FleetPane(Pane):
         self._shown: dict[str, HostSummary] = {}
         self._begun: str | None = None
         """The key of the host on which the cursor was placed."""
-        self._placing_until: float | None = None
-        """Until when the cursor goes to the worst host that answers, if nobody moves it."""
+        self._follows = True
+        """Whether the cursor goes to the worst host: until a user moves it, sorts, or opens one."""
 
     def compose(self) -> ComposeResult:
         self._hosts.border_title = "Hosts"
@@ -158,24 +155,20 @@ class FleetPane(Pane):
         self.call_later(self._judge)
 
     def _place_cursor(self, shown: Sequence[HostSummary]) -> None:
-        """Begin on the worst host that answers, until all have answered or the cursor is moved.
+        """Keep the cursor on the worst host that answers, until a user does anything about it.
 
-        There is nothing to see of a host that cannot be reached.
+        There is nothing to see of a host that cannot be reached, and no host in order is left for
+        one that idles.
         """
-        now, until = time.monotonic(), self._placing_until
-        if not shown or (until is not None and now > until):
-            return
-        if until is None:
-            self._placing_until = now + PLACING_SECONDS
-        elif self._hosts.cursor_key != self._begun:
-            self._placing_until = now
+        moved = self._begun is not None and self._hosts.cursor_key != self._begun
+        self._follows = self._follows and not moved and self._fleet.sort == "worst"
+        if not shown or not self._follows:
             return
         best = next((one for one in shown if one.current and one.answered), shown[0])
-        if best.key != self._begun:
+        here = next((one for one in shown if one.key == self._begun and one.answered), None)
+        if here is None or best.grade < min(here.grade, Grade.IDLE):
             self._begun = best.key
             self._hosts.move_to(best.key)
-        if all(one.answered or one.state in AWAY for one in shown):
-            self._placing_until = now
 
     def _judge(self) -> None:
         """Apply the doctor's rules to the hosts whose turn it is, after the picture was drawn."""
@@ -434,6 +427,7 @@ class FleetPane(Pane):
         """Open the Overview of the host under the cursor."""
         key = self._hosts.cursor_key
         if key is not None:
+            self._follows = False
             self.session.look_at(key)
             await program(self.app).action_do("overview")
 

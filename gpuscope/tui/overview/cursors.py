@@ -1,6 +1,6 @@
 """Where the cursors of the Overview begin, and what Enter opens in the list of jobs.
 
-They begin on what is selected, else on the worst.
+They begin on what is selected, else on the worst, which they follow until a user moves one.
 """
 
 from __future__ import annotations
@@ -84,15 +84,22 @@ def begin(jobs: JobList, devices: LiveTable, host: HostView, session: Session) -
     return "selected"
 
 
-def misses_alarm(jobs: JobList, session: Session) -> bool:
-    """Return whether a job stands still and the keyboard is elsewhere, without a choice of a user.
+def keep_up(jobs: JobList, devices: LiveTable, host: HostView, session: Session) -> bool:
+    """Put the cursor on a GPU that is worse off than the one under it, unless a user chose that.
 
-    A job that hangs later than the screen was opened is what its user wants to open.
+    What is wrong is often known some readings after the first. Returns whether a job stands still
+    and the keyboard is elsewhere: that job is what its user wants to open.
     """
-    stuck = jobs.worst()
-    if stuck is None or session.selection.leads(TAB):
+    from .device_rows import worst_device
+
+    if session.selection.leads(TAB):
         return False
-    return not (jobs.has_focus and jobs.is_on(stuck))
+    worse = worst_device(host, session.history, devices.cursor_key)
+    if worse is not None:
+        devices.move_to(worse)
+        session.selection.propose(TAB, worse)
+    stuck = jobs.worst()
+    return stuck is not None and not (jobs.has_focus and jobs.is_on(stuck))
 
 
 def _go_to_worst(jobs: JobList, devices: LiveTable, host: HostView, session: Session) -> str:

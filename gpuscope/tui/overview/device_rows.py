@@ -178,8 +178,10 @@ def sort_devices(host: HostView, sort: str, text: str = "") -> list[DeviceView]:
     return sorted(devices, key=rank)
 
 
-def worst_device(host: HostView, history: HistoryOf) -> str | None:
+def worst_device(host: HostView, history: HistoryOf, than: str | None = None) -> str | None:
     """Return the key of the device that is worst off, None where none is.
+
+    With ``than`` it is None, too, where that device is as badly off.
 
     Behind those that no program can rely on come the one where a job is stuck, the one whose memory
     runs out first, what else warns, and last those that only wait for a rank elsewhere.
@@ -197,7 +199,8 @@ def worst_device(host: HostView, history: HistoryOf) -> str | None:
 
     grades = {device.key: badness(device) for device in host.devices}
     worst = max(grades, key=lambda key: grades[key], default=None)
-    return worst if worst is not None and grades[worst] else None
+    least = grades.get(than, 0) if than is not None else 0
+    return worst if worst is not None and grades[worst] > least else None
 
 
 def _haystack(host: HostView, device: DeviceView) -> str:

@@ -23,7 +23,7 @@ from ..shell.session import Session
 from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import Column, LiveTable
-from .cursors import begin, choose_job, misses_alarm, open_line, opens, rank_at_cursor
+from .cursors import begin, choose_job, keep_up, open_line, opens, rank_at_cursor
 from .finding_list import FindingList, go_to_finding, worst_lines
 from .foot import Foot
 from .job_list import JobList
@@ -120,7 +120,7 @@ class OverviewPane(Pane):
             self._devices.show_empty(none if host.devices else self._nothing)
             self._show_devices(host, room)
             self._shown = True
-            alarm = not self._moved and misses_alarm(self._jobs, self.session)
+            alarm = not self._moved and keep_up(self._jobs, self._devices, host, self.session)
             if not self.typing and (alarm or not self._settled):
                 self.take_focus()
             self._foot.show(host)
