@@ -6,15 +6,18 @@ show two layers; where the stack ends inside it, the second colour is the empty 
 show one. The upper half of the axis, on which a stack stands, shows one as well. Edges that share
 such a cell are moved, by less than half a cell; where that is not enough the smallest layer is
 drawn as a part of the larger one of those beside it. Without colour a cell shows one layer, and
-each edge is the nearest edge of a cell.
+each edge is the nearest edge of a cell, or the next one where a layer of half a cell would vanish.
+
+What would be drawn at another size than it has is joined in all columns of a chart, and not in
+each by itself: else parts would come and go from one column to the next.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from ...text.styled import Line, Piece, merged
 from ..theme import UNREAD, Glyphs
@@ -24,9 +27,18 @@ Stack = tuple[tuple[float, str], ...]
 Edges = tuple[tuple[int, str], ...]
 """A column, bottom up: (top of a layer in eighths above the lowest cell's lower edge, token)."""
 
+Groups = tuple[tuple[int, int, str], ...]
+"""Layers that are drawn as one, bottom up: the first, the one after the last, and the token."""
+
 CELL, HALF = 8, 4
 REACH = 3
 """Eighths by which an edge may be moved: with the rounding to them less than half a cell."""
+TRUE_TO = 2.0
+"""Eighths by which what is drawn of a layer may differ from its size."""
+COLUMNS_ASKED = 32
+"""As many columns, spread over a chart, say how its layers are drawn."""
+UNTRUE, UNTRUE_AGAIN = 0.05, 0.2
+"""The most columns in which a size may be wrong: with other groups than before, and with those."""
 
 
 def in_whole_cells(glyphs: Glyphs) -> bool:
@@ -58,7 +70,7 @@ def edges_of(
     ends = [round(zero + amount * scale, 6) for amount in sums]
     named = [token for _, token in layers]
     if whole:
-        return _in_whole_cells([min(_nearest(end, zero), most) for end in ends], named, kept)
+        return _in_whole_cells([min(end, most) for end in ends], named, zero, kept)
     rounded = [min(math.floor(end + 0.5), most) for end in ends]
     if zero:  # the axis is filled or not
         rounded[-1] = max(rounded[-1], CELL)
@@ -72,11 +84,112 @@ def _nearest(end: float, zero: int) -> int:
     return math.floor(end / CELL + 0.5) * CELL
 
 
-def _in_whole_cells(ends: list[int], named: list[str], kept: str) -> Edges:
-    """Return these edges of cells, with one cell at least for what is ``kept`` on top."""
+def _in_whole_cells(ends: list[float], named: list[str], zero: int, kept: str) -> Edges:
+    """Return the nearest edges of cells, with one cell at least for what is ``kept`` on top.
+
+    A layer of half a cell or more that has none gets one from a layer beside it that has several.
+    """
+    drawn = [zero, *(_nearest(end, zero) for end in ends)]
     if named[-1] == kept:
-        ends = [*(min(end, ends[-1] - CELL) for end in ends[:-1]), ends[-1]]
-    return tuple(zip(ends, named, strict=True))
+        drawn[1:-1] = [min(edge, drawn[-1] - CELL) for edge in drawn[1:-1]]
+    starts = [float(zero), *ends[:-1]]
+    for at, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        if drawn[at + 1] > drawn[at] or end - start < HALF:
+            continue
+        below, above = (n for n in (at - 1, at + 1))
+        moved = []
+        if below >= 0 and drawn[at] - drawn[below] > CELL:
+            moved.append((start - (drawn[at] - CELL), at, drawn[at] - CELL))
+        if above < len(ends) and drawn[above + 1] - drawn[above] > CELL:
+            moved.append((drawn[above] + CELL - end, above, drawn[above] + CELL))
+        if moved:
+            _, edge, place = min(moved)
+            drawn[edge] = place
+    return tuple(zip(drawn[1:], named, strict=True))
+
+
+def groups_of(
+    stacks: Sequence[Stack | None],
+    scale: float,
+    zero: int,
+    most: int,
+    whole: bool,
+    before: Groups = (),
+) -> Groups:
+    """Return the layers that are drawn as one in all columns of a chart.
+
+    The smallest ones are joined to the larger one beside them, until what is drawn is as large as
+    it should be in nearly every column. The groups of the picture ``before`` stay while they do.
+    """
+    columns = list(dict.fromkeys(stack for stack in stacks if stack))
+    columns = columns[:: math.ceil(len(columns) / COLUMNS_ASKED) or 1]
+    if not columns:
+        return ()
+
+    def untrue(groups: Groups) -> float:
+        grouped = (in_groups(stack, groups) for stack in columns)
+        return sum(not _is_true(one, scale, zero, most, whole) for one in grouped) / len(columns)
+
+    sizes = [[stack[n][0] * scale for stack in columns] for n in range(len(columns[0]))]
+    found: Groups = tuple((n, n + 1, token) for n, (_, token) in enumerate(columns[0]))
+    while len(found) > 1:
+        of_each = [[sum(part) for part in zip(*sizes[a:b], strict=True)] for a, b, _ in found]
+        order = [n for n in range(len(found)) if _may_be_joined(of_each[n])]
+        order.sort(key=lambda n: sum(of_each[n]))
+        thin = [n for n in order if _is_thin(of_each[n], whole)]
+        if not order or (not thin and untrue(found) <= UNTRUE):
+            break
+        fewer = [_fewer(found, of_each, n) for n in (thin or order)[: 1 if thin else None]]
+        found = next((one for one in fewer[1:] and fewer if untrue(one) <= UNTRUE), fewer[0])
+    named = tuple(token for _, token in columns[0])
+    same = before and before[-1][1] == len(named) and all(t in named[a:b] for a, b, t in before)
+    stays = same and (len(before) >= len(found) or untrue(found) > 0)
+    if stays and untrue(before) <= UNTRUE_AGAIN:
+        return before
+    return found
+
+
+def in_groups(stack: Stack, groups: Groups) -> Stack:
+    """Return a column with the layers of each group as one."""
+    return tuple((sum(amount for amount, _ in stack[a:b]), token) for a, b, token in groups)
+
+
+def _fewer(groups: Groups, sizes: list[list[float]], thin: int) -> Groups:
+    """Return groups of which one has become a part of the larger one beside it."""
+    beside = [n for n in (thin - 1, thin + 1) if 0 <= n < len(groups)]
+    other = max(beside, key=lambda n: sum(sizes[n]))
+    first, last = min(thin, other), max(thin, other)
+    token = groups[max(thin, other, key=lambda n: sum(sizes[n]))][2]
+    whole = (groups[first][0], groups[last][1], token)
+    return (*groups[:first], whole, *groups[last + 1 :])
+
+
+def _may_be_joined(sizes: Sequence[float]) -> bool:
+    """Return whether a layer is less than a cell, and large in no column."""
+    seen = [size for size in sizes if size > 0]
+    return not seen or (sum(seen) / len(seen) < CELL and max(seen) < CELL * 2)
+
+
+def _is_thin(sizes: Sequence[float], whole: bool) -> bool:
+    """Return whether a layer has no room of its own in any column, and hardly in one."""
+    seen = [size for size in sizes if size > 0]
+    least = HALF if whole else 1
+    return not seen or (sum(seen) / len(seen) < least and max(seen) < least * 2)
+
+
+def _is_true(stack: Stack, scale: float, zero: int, most: int, whole: bool) -> bool:
+    """Return whether each layer of a column is drawn as large as it is, and none above a larger."""
+    edges = edges_of(stack, scale, zero, most, whole)
+    starts = (zero, *(end for end, _ in edges))
+    drawn = {token: end - start for start, (end, token) in zip(starts, edges, strict=False)}
+    sizes = [(amount * scale, drawn.get(token, 0)) for amount, token in stack]
+    if sum(size for size, _ in sizes) > most - zero:
+        return True  # it is cut off
+    if whole:
+        return all(shown > 0 for size, shown in sizes if size >= TRUE_TO)
+    ranked = [shown for _, shown in sorted(sizes)]
+    in_order = all(less <= more + 1 for less, more in pairwise(ranked))
+    return in_order and all(abs(shown - size) <= TRUE_TO for size, shown in sizes)
 
 
 @lru_cache(maxsize=4096)

@@ -23,10 +23,13 @@ from .cell_fit import (
     CELL,
     HALF,
     Edges,
+    Groups,
     Stack,
     cell_of,
     edges_of,
     foot_of,
+    groups_of,
+    in_groups,
     in_whole_cells,
     on_feet,
 )
@@ -106,6 +109,8 @@ class StackedChart(TimedChart):
         self._low_legend: Entries = ()
         """What is explained where the largest layer and the rest are drawn."""
         self._largest = ""
+        self._groups: Groups = ()
+        """The layers that are drawn as one, because some of them are too thin."""
         self._named = 0
         """How many entries of the legend are layers."""
         self._courses: list[Course] = []
@@ -237,6 +242,10 @@ class StackedChart(TimedChart):
         still = bool(courses) and under and not any(one.moves for one in self._courses)
         now = self._now if self._now is not None else self._seconds[-1]
         bins = Bins.ending(now, self._window, inner)
+        scale, zero, whole = heights.each * CELL, under * HALF, in_whole_cells(tokens.glyphs)
+        most = heights.rows * CELL
+        self._groups = groups_of(stacks, scale, zero, most, whole, self._groups)
+        stacks = [stack and in_groups(stack, self._groups) for stack in stacks]
         columns, feet = _draw(stacks, rows, heights, tokens.glyphs, warned, still)
         if self._peak is not None and 0 < self._peak.value <= top:
             high = (heights.of(self._peak.value) - under) * 8
