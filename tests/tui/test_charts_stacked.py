@@ -19,6 +19,7 @@ from gpuscope.tui.charts.stacked import (
     Layer,
     Peak,
     StackedChart,
+    TimeChart,
     _draw,
     _draw_line,
     stack_columns,
@@ -141,6 +142,11 @@ def test_without_colour_each_layer_has_its_glyph() -> None:
 class One(App[None]):
     def compose(self) -> ComposeResult:
         yield StackedChart()
+
+
+class OneOfTimes(App[None]):
+    def compose(self) -> ComposeResult:
+        yield TimeChart()
 
 
 def test_the_widget_draws_axis_capacity_and_time() -> None:
@@ -377,17 +383,22 @@ def test_a_full_card_is_a_warning_beyond_95_percent() -> None:
     run(One, body, 60, 20)
 
 
-def test_layers_that_do_not_move_are_lines_where_each_has_a_cell_of_its_own() -> None:
-    stack = ((60.0, "allocated"), (6.0, "cached"))
-    (column,), _ = _draw([stack], 16, filled(80.0, 16), UNICODE, still=True)
-    lines = {row: token for row, (glyph, token) in enumerate(column) if glyph == UNICODE.bar}
-    assert lines == {11: "allocated", 13: "cached"}
-    assert {glyph for glyph, _ in column} == {UNICODE.bar, " "}, "no wall of colour"
-    many = ((70.0, "allocated"), (1.2, "cached"), (1.2, "other"))
-    (close,), _ = _draw([many], 16, filled(80.0, 16), UNICODE, still=True)
-    assert UNICODE.bar not in {glyph for glyph, _ in close}, "two lines in one cell"
-    (mono,), _ = _draw([stack], 16, filled(80.0, 16), MONOCHROME, still=True)
-    assert MONOCHROME.fill("allocated") in {glyph for glyph, _ in mono}, "patterns need an area"
+def test_layers_that_do_not_move_are_filled_as_all_others_are() -> None:
+    """Lines at the tops of a stack would read as the amounts of its layers."""
+
+    async def body(pilot: object) -> None:
+        chart, tokens = pilot.app.query_one(TimeChart), Tokens.of(pilot.app)  # type: ignore[attr-defined]
+        sizes = {"allocated": 36e6, "cached": 4e6}
+        layers = [Layer(token, token, [size] * 60) for token, size in sizes.items()]
+        chart.show(layers, [float(n) for n in range(60)], 60, None)
+        strips = chart.paint(60, 40, tokens)
+        last = [next(iter(strip.crop(58, 59))) for strip in strips]
+        assert "steady" in "".join(strip.text for strip in strips)
+        filled = [cell for cell in last if set(cell.text) & set(UP[1:])]
+        allocated = [cell for cell in filled if cell.style.color == tokens.colour("allocated")]
+        assert len(allocated) > 5 * (len(filled) - len(allocated)) > 0
+
+    run(OneOfTimes, body, 60, 40)
 
 
 @pytest.mark.parametrize("capacity", [9, 100, 1000])

@@ -16,7 +16,7 @@ from ...model.device_state import NEARLY_FULL
 from ...store.view import History
 from ...text.styled import Line
 from ...text.units import bytes_text, percent_text
-from ..theme import UNREAD, Glyphs, Tokens
+from ..theme import Glyphs, Tokens
 from .axes import Heights, even_ticks, mark_unknown, nominal, time_axis
 from .bins import Bins, first_at, hold_seconds
 from .cell_fit import (
@@ -239,14 +239,13 @@ class StackedChart(TimedChart):
             heights.row(value * unit) - under: label for value, label in ticks if value or under
         }
         warned = self._top * NEARLY_FULL if self._warns else math.inf
-        still = bool(courses) and under and not any(one.moves for one in self._courses)
         now = self._now if self._now is not None else self._seconds[-1]
         bins = Bins.ending(now, self._window, inner)
         scale, zero, whole = heights.each * CELL, under * HALF, in_whole_cells(tokens.glyphs)
         most = heights.rows * CELL
         self._groups = groups_of(stacks, scale, zero, most, whole, self._groups)
         stacks = [stack and in_groups(stack, self._groups) for stack in stacks]
-        columns, feet = _draw(stacks, rows, heights, tokens.glyphs, warned, still)
+        columns, feet = _draw(stacks, rows, heights, tokens.glyphs, warned)
         if self._peak is not None and 0 < self._peak.value <= top:
             high = (heights.of(self._peak.value) - under) * 8
             from_column = bins.index(max(self._peak.since, bins.start))
@@ -424,13 +423,11 @@ def _draw(
     heights: Heights,
     glyphs: Glyphs,
     warned: float = math.inf,
-    still: bool = False,
 ) -> tuple[list[Line], dict[int, str]]:
     """Return the cells of each column, bottom up, without that of the axis, and what is on that.
 
     Equal columns are drawn once; what lies before the first one stays blank. What a column has
-    beyond ``warned`` has the colour of a warning. Where all is ``still``, only the top of each
-    layer is drawn, as far as that tells them apart.
+    beyond ``warned`` has the colour of a warning.
     """
     whole, under = in_whole_cells(glyphs), heights.rows - rows
     zero, most = under * HALF, heights.rows * CELL
@@ -446,9 +443,8 @@ def _draw(
             edges = edges_of(stack, heights.each * CELL, zero, most, whole, WARNING)
         if edges not in drawn:
             cells = range(under * CELL, most, CELL)
-            lines = _tops(edges or (), rows, under, glyphs) if still and not whole else None
             filled = [cell_of(edges or (), cell, glyphs, zero) for cell in cells]
-            drawn[edges] = (lines, "") if lines else (filled, foot_of(edges or (), zero))
+            drawn[edges] = filled, foot_of(edges or (), zero)
         column, foot = drawn[edges]
         columns.append(column)
         if foot:
@@ -490,11 +486,3 @@ def _draw_line(columns: list[Line], high: int, glyphs: Glyphs, first: int = 0) -
             ground = names[0] if below else names[1] if len(names) > 1 else ""
             style = f"selected on {ground}" if ground else "text"
         columns[place] = [*column[:row], (line, style), *column[row + 1 :]]
-
-
-def _tops(edges: Edges, rows: int, under: int, glyphs: Glyphs) -> Line | None:
-    """Return a column with a line at the top of each layer; None where two share a cell."""
-    tops = {max((end - 1) // CELL - under, 0): token for end, token in edges}
-    if len(tops) < len(edges) or {WARNING, UNREAD} & {*tops.values()}:
-        return None
-    return [(glyphs.bar, tops[row]) if row in tops else (" ", "text") for row in range(rows)]
