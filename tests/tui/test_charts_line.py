@@ -361,6 +361,23 @@ def test_a_single_line_stands_on_its_area_where_the_axis_begins_at_0() -> None:
         run(One, body_of(look), 60, 20)
 
 
+def test_the_area_below_a_line_ends_in_the_cells_of_the_line() -> None:
+    """An edge that is half a row away from the line looks like one more line."""
+
+    async def body(pilot: Pilot[None]) -> None:
+        chart = pilot.app.query_one(LineChart)
+        tokens = theme.Tokens(theme.THEMES[0]).on(RichColor.parse("#101010"))
+        tint = tokens.tint("series1")
+        for value in range(12, 100):
+            chart.show([Series("x", "series1", range(61), [float(value)] * 61)], 60, 0.0, 100.0)
+            ends = [next(iter(strip.crop(38, 39))) for strip in chart.paint(40, 12, tokens)]
+            tinted = [at for at, cell in enumerate(ends) if cell.style.bgcolor == tint]
+            line = [at for at, cell in enumerate(ends) if "\u2800" < cell.text <= "\u28ff"]
+            assert tinted[:1] == line, value
+
+    run(One, body, 60, 20)
+
+
 def test_a_value_of_0_is_on_the_line_of_the_axis() -> None:
     async def body(pilot: Pilot[None]) -> None:
         chart, tokens = pilot.app.query_one(LineChart), theme.Tokens.of(pilot.app)

@@ -13,7 +13,6 @@ BRAILLE = "braille"
 """The marker that draws with dots."""
 _DOTS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
 """The bit of a dot in its character, by row from below and column."""
-LOWER_HALF = sum(left | right for left, right in _DOTS[:2])
 _BLANK = 0x2800
 TURN = 4
 """Cells side by side that a line has of those that it shares."""
@@ -116,13 +115,14 @@ class Canvas:
         """Return the rows from the top, each of ``columns`` cells.
 
         What nobody drew on is blank, of token ``blank``. With a ``foot`` the first line stands on
-        an area in a tint of its colour, down to row ``base`` from the bottom. The foot is the upper
-        half of a cell, in which that stands on an axis below the plot, "" where none is drawn.
+        an area in a tint of its colour, which ends in the cells of the line, down to row ``base``
+        from the bottom. The foot is the upper half of a cell, in which that stands on an axis
+        below the plot, "" where none is drawn.
         """
         rows = [[(" ", blank)] * self.columns for _ in range(self.rows)]
         filled = self._area() if foot is not None else {}
         tint = f"light {self._lines[0][0]}" if filled else ""
-        for x, (top, _) in filled.items():
+        for x, top in filled.items():
             for y in range(base, top):
                 rows[self.rows - 1 - y][x] = (" ", f"text on {tint}")
             if base and foot and top >= base:
@@ -132,19 +132,15 @@ class Canvas:
                 token, marker, _ = self._lines[lines[0]]
                 dots = self._dots_of((x, y), lines)
                 glyph = chr(_BLANK | dots) if marker == BRAILLE else marker
-                if x in filled and base <= y < sum(filled[x]):
+                if x in filled and base <= y <= filled[x]:
                     token = f"{token} on {tint}"
                 rows[self.rows - 1 - y][x] = (glyph, token)
         return [merged(row) for row in rows]
 
-    def _area(self) -> dict[int, tuple[int, bool]]:
-        """Return how many rows lie below the first line in each of its columns.
-
-        With it stands whether the row of the line belongs to them, as its dots are in the upper
-        half of it.
-        """
-        lowest: dict[int, tuple[int, bool]] = {}
-        for (x, y), dots in self._lines[0][2].items() if self._lines else ():
-            if 0 <= x < self.columns and (x not in lowest or y < lowest[x][0]):
-                lowest[x] = y, not dots & LOWER_HALF
+    def _area(self) -> dict[int, int]:
+        """Return the row of the first line in each of its columns, the lowest where it is steep."""
+        lowest: dict[int, int] = {}
+        for x, y in self._lines[0][2] if self._lines else ():
+            if 0 <= x < self.columns and y < lowest.get(x, self.rows):
+                lowest[x] = y
         return lowest
