@@ -230,6 +230,19 @@ def test_what_is_drawn_of_a_step_is_as_large_as_it_is_in_every_column(
     assert len(seen) == 1, "the same layers in the same order from column to column"
 
 
+def test_a_layer_of_about_an_eighth_is_in_all_columns_or_in_none() -> None:
+    """Ten minutes of a step that waits for its input."""
+    random = Random(1)
+    steps = [
+        step(random.gauss(38, 2), random.gauss(1.4, 0.1), random.gauss(0.5, 0.2)) for _ in range(10)
+    ]
+    for rows in range(3, 32):
+        scale, most = (rows + 0.5) * CELL / 60, (rows + 1) * CELL
+        groups = groups_of(steps, scale, HALF, most, whole=False)
+        drawn = [edges_of(in_groups(one, groups), scale, HALF, most) for one in steps]
+        assert len({tuple(token for _, token in edges) for edges in drawn}) == 1, rows
+
+
 def test_without_colour_an_eighth_of_a_step_has_a_cell() -> None:
     for rows in range(7, 30):
         heights = Heights(0, 100.0, rows + 1, HALF / CELL)

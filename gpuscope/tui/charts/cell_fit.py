@@ -35,6 +35,8 @@ REACH = 3
 """Eighths by which an edge may be moved: with the rounding to them less than half a cell."""
 TRUE_TO = 2.0
 """Eighths by which what is drawn of a layer may differ from its size."""
+SEEN = 0.5
+"""Eighths of a layer from which on it has to be drawn in each column, or in none."""
 COLUMNS_ASKED = 32
 """As many columns, spread over a chart, say how its layers are drawn."""
 UNTRUE, UNTRUE_AGAIN = 0.05, 0.2
@@ -185,8 +187,10 @@ def _is_true(stack: Stack, scale: float, zero: int, most: int, whole: bool) -> b
     sizes = [(amount * scale, drawn.get(token, 0)) for amount, token in stack]
     if sum(size for size, _ in sizes) > most - zero:
         return True  # it is cut off
+    if any(not shown for size, shown in sizes if size > (TRUE_TO if whole else SEEN)):
+        return False  # it would come and go from column to column
     if whole:
-        return all(shown > 0 for size, shown in sizes if size >= TRUE_TO)
+        return True
     ranked = [shown for _, shown in sorted(sizes)]
     in_order = all(less <= more + 1 for less, more in pairwise(ranked))
     return in_order and all(abs(shown - size) <= TRUE_TO for size, shown in sizes)
