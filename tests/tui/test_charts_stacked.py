@@ -144,6 +144,13 @@ class One(App[None]):
         yield StackedChart()
 
 
+class FramedTimes(App[None]):
+    CSS = "TimeChart { border: round white; }"
+
+    def compose(self) -> ComposeResult:
+        yield TimeChart()
+
+
 class OneOfTimes(App[None]):
     def compose(self) -> ComposeResult:
         yield TimeChart()
@@ -453,3 +460,22 @@ def test_a_low_chart_shows_the_largest_layer_and_the_rest() -> None:
         assert shown(5)[0] == {"allocated", "cached"}, "two have room"
 
     run(One, body, 60, 20)
+
+
+def test_the_legend_names_a_thin_layer_beside_the_one_that_it_is_drawn_in() -> None:
+    async def body(pilot: object) -> None:
+        app = pilot.app  # type: ignore[attr-defined]
+        chart, seconds = app.query_one(TimeChart), [n / 2 for n in range(121)]
+        sizes = {"allocated": 63e6, "cached": 9e6, "outside": 1e5}
+        layers = [Layer(token, f"the {token}", [size] * 121) for token, size in sizes.items()]
+        chart.show(layers, seconds, 60, None)
+        for _ in range(100):  # it is painted first, and named then
+            await pilot.pause(0.01)  # type: ignore[attr-defined]
+            if "the cached, the outside" in text(app):
+                break
+        assert "the cached, the outside" in text(app)
+        tokens = Tokens.of(app)
+        inks = {part.style.color for strip in chart._strips for part in strip}
+        assert tokens.colour("outside") not in inks
+
+    run(FramedTimes, body, 78, 14)

@@ -95,3 +95,16 @@ def step_text(step: float) -> str:
     if step < 100_000:
         return f"{step:.0f}"
     return f"{step / 1e3:g}k" if step < 1_000_000 else f"{step / 1e6:g}M"
+
+
+def named_row(name: str, margin: int, pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return a row below the axis with its name in the margin.
+
+    A name wider than that takes the blanks that the row begins with, or is left out: half a
+    word says nothing.
+    """
+    (first, style), *others = pieces
+    over = max(len(name) - margin, 0)
+    if first[: over + 1].strip():
+        return [(" " * margin, style), *pieces]
+    return [(name.rjust(margin), style), (first[over:], style), *others]

@@ -34,8 +34,8 @@ from .cell_fit import (
     on_feet,
 )
 from .layer_courses import Course, course_lines, courses_of, is_flat, rows_of_layers, wanted_rows
-from .legend import Entries, legend_of
-from .marks import Tick, event_row, step_row
+from .legend import Entries, legend_lines, legend_of
+from .marks import Tick, event_row, named_row, step_row
 from .stack_axis import BYTES, TIMES, Units, axis_top, nanoseconds_text, unit_of
 from .strips import TimedChart, empty_strips, strip_of
 
@@ -111,6 +111,8 @@ class StackedChart(TimedChart):
         self._largest = ""
         self._groups: Groups = ()
         """The layers that are drawn as one, because some of them are too thin."""
+        self._joined: dict[str, str] = {}
+        """The token of each layer that is a part of another one, and the token of that."""
         self._named = 0
         """How many entries of the legend are layers."""
         self._courses: list[Course] = []
@@ -244,6 +246,7 @@ class StackedChart(TimedChart):
         scale, zero, whole = heights.each * CELL, under * HALF, in_whole_cells(tokens.glyphs)
         most = heights.rows * CELL
         self._groups = groups_of(stacks, scale, zero, most, whole, self._groups)
+        self._name_joined(next(stack for stack in stacks if stack))
         stacks = [stack and in_groups(stack, self._groups) for stack in stacks]
         columns, feet = _draw(stacks, rows, heights, tokens.glyphs, warned)
         if self._peak is not None and 0 < self._peak.value <= top:
@@ -282,7 +285,7 @@ class StackedChart(TimedChart):
         if "events" in bottom:
             below.append([(" " * (margin + 1), "text"), *bottom["events"]])
         if "steps" in bottom:
-            below.append(_named_row("step", margin + 1, bottom["steps"]))
+            below.append(named_row("step", margin + 1, bottom["steps"]))
         return lines + [strip_of(line, width, tokens) for line in below]
 
     def _legend_lines(self, width: int, height: int) -> tuple[Line, Line]:
@@ -291,11 +294,42 @@ class StackedChart(TimedChart):
             others = self._legend[self._named :]
             return [], legend_of(others, width - 2, self.legend_elsewhere)
         if self._is_low(height):
-            return [], legend_of(self._low_legend, width - 2, self.legend_elsewhere)
+            drawn, _ = self._as_drawn(self._low_legend)
+            return [], legend_of(drawn, width - 2, self.legend_elsewhere)
+        # whether it takes a row is decided by all names, or the row would decide what is joined
         lines = super()._legend_lines(width, height)
-        if lines[0] and self._is_low(height - 1):  # its second line would cost all the layers
-            return [], legend_of(self._legend, width - 2, self.legend_elsewhere, self._weights)
-        return lines
+        drawn, weights = self._as_drawn(self._legend)
+        if not lines[0] or self._is_low(height - 1):  # its second line would cost all the layers
+            return [], legend_of(drawn, width - 2, self.legend_elsewhere, weights)
+        lines = legend_lines(drawn, width - 2, height, self.legend_elsewhere, weights)
+        return lines[0] or [(" ", "text")], lines[1]
+
+    def _as_drawn(self, entries: Entries) -> tuple[Entries, list[float]]:
+        """Return a legend in which a layer that has no colour of its own is named beside another's.
+
+        With it stand the weights of its entries.
+        """
+        parts: dict[str, list[str]] = {}
+        for _, token, label in entries:
+            parts.setdefault(self._joined.get(token, token), []).append(label)
+        kept = [at for at, (_, token, _) in enumerate(entries) if token not in self._joined]
+        drawn = []
+        for glyph, token, label in (entries[at] for at in kept):
+            others = [one for one in parts[token] if one != label]
+            drawn.append((glyph, token, ", ".join([label, *others])))
+        weighed = len(self._weights) == len(entries)
+        return drawn, [self._weights[at] for at in kept] if weighed else []
+
+    def _name_joined(self, stack: Stack) -> None:
+        """Name the layers in the legend as those of this column are drawn."""
+        joined = {t: one for a, b, one in self._groups for _, t in stack[a:b] if t != one}
+        if joined != self._joined:
+            self._joined = joined
+            self.call_later(self._tell_joined)
+
+    def _tell_joined(self) -> None:
+        self._fit_legend()
+        self.repaint()  # a part of the legend is in the picture
 
     def _is_low(self, height: int) -> bool:
         """Return whether a chart of so many rows can show only the largest layer and the rest."""
@@ -326,19 +360,6 @@ class TimeChart(StackedChart):
     def said(self, amount: float) -> str:
         """Return how a time is written."""
         return nanoseconds_text(amount)
-
-
-def _named_row(name: str, margin: int, pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return a row below the axis with its name in the margin.
-
-    A name wider than that takes the blanks that the row begins with, or is left out: half a
-    word says nothing.
-    """
-    (first, style), *others = pieces
-    over = max(len(name) - margin, 0)
-    if first[: over + 1].strip():
-        return [(" " * margin, style), *pieces]
-    return [(name.rjust(margin), style), (first[over:], style), *others]
 
 
 def highest(
