@@ -7,10 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuscope.store.decode import decode
-from gpuscope.wire import frames
-from gpuscope.wire.recording import RecordingReader, RecordingWriter
-
 ROOT = Path(__file__).parents[1]
 REDACTED = ROOT / "tests" / "data" / "recordings"
 """They are redacted, have no time ledger, and lack some readings. What they say never changes, so
@@ -22,6 +18,11 @@ SHIPPED = ROOT / "demos" / "recordings"
 
 def without_samples(recording: Path, path: Path) -> Path:
     """Write to ``path`` what ``recording`` holds but for the samples of the stack."""
+    # Only now: a test that asks what a verb loads has this module, too.
+    from gpuscope.store.decode import decode
+    from gpuscope.wire import frames
+    from gpuscope.wire.recording import RecordingReader, RecordingWriter
+
     with RecordingWriter(path) as writer:
         for one in RecordingReader(recording).lines():
             frame = decode(one.line)
