@@ -17,8 +17,9 @@ from .memory_layers import living, trainer_of
 from .memory_room import MemoryRoom, alarm, room_of
 from .ranks import names_of
 from .stalls import Stall, find_stall, place, waits_in_collective
+from .standstill import stands_still
 from .step_time import input_share, input_window, warmed_up
-from .time_ledger import recent
+from .time_ledger import recent, until_last_step
 
 STARVED = 0.2
 """A training that waits for input for this share of a step is starved."""
@@ -87,9 +88,10 @@ def told_input(trainer: TrainerView, brief: bool = False) -> tuple[float | None,
     """Return the share of input wait that every screen tells of a trainer, and of what it is one.
 
     It is that of the wall clock where it is divided, else of its last steps. ``brief`` is as beside
-    a state in a table.
+    a state in a table. Of a trainer that hangs it is that of the time before: a rank that is stuck
+    in its loader has waited in no step that ended.
     """
-    ledger = recent(trainer)
+    ledger = until_last_step(trainer) if stands_still(trainer) else recent(trainer)
     if ledger.sure and (row := next((r for r in ledger.rows if r.name == "input"), None)):
         window = window_text(round(ledger.seconds))
         return row.share, window if brief else f"the last {window}"

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpuscope.cli import past_trainers
+from gpuscope.model.device_trainings import told_input
 from gpuscope.model.stalls import find_stall
+from gpuscope.model.time_ledger import recent
 from gpuscope.store.decode import decode
 from gpuscope.store.store import Store
 from gpuscope.store.view import HostView
 from gpuscope.wire.recording import RecordingReader
-from tests.recordings import REDACTED
+from tests.recordings import REDACTED, SHIPPED
 
 RECORDING = REDACTED / "h200x2-stall.gsr"
 
@@ -67,3 +70,15 @@ def test_what_a_device_holds_beside_its_processes_is_within_two_percent():
                 shares.append((used - sum(filter(None, held))) / used)
     assert len(shares) > 50
     assert max(map(abs, shares)) <= 0.02
+
+
+def test_a_rank_that_is_stuck_in_its_loader_waited_for_data_as_its_steps_did():
+    """The hang is all of its clock, and no step's wait for data."""
+    ((_, _, job), *_) = past_trainers.read(str(SHIPPED / "h200x2-stall.gsr")).jobs
+    stuck = next(t for t in job.trainers if t.definition.rank == 1)
+    (row,) = [row for row in recent(stuck).rows if row.name == "input"]
+    assert row.share > 0.9, "the clock of its last minute has the hang in it"
+    share, window = told_input(stuck)
+    assert share is not None
+    assert 0.01 < share < 0.03
+    assert window == "the last 32 steps"
