@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..model.ended_jobs import RECENT_SECONDS, EndedJob, brief_text, sentence
+from ..model.ended_jobs import RECENT_SECONDS, EndedJob, number_text, sentence
 from ..probe import blackbox
 
 if TYPE_CHECKING:
@@ -159,8 +159,8 @@ def line(directory: str | Path | None = None) -> str:
 
 
 def brief(directory: str | Path | None = None) -> str:
-    """Return how many jobs of this user ended badly here in the last day, in a few words."""
-    return brief_text(counted(directory))
+    """Return how many jobs of this user ended badly here in the last day, without that time."""
+    return number_text(counted(directory), window=False)
 
 
 def ended(directory: str | Path | None = None) -> str:

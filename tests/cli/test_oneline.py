@@ -14,13 +14,16 @@ import sys
 
 import pytest
 
-from gpuscope.cli import free_devices
+from gpuscope.cli import free_devices, past_trainers
 from gpuscope.cli.commands import oneline
 from gpuscope.cli.commands.devices import verb as devices_verb
 from gpuscope.cli.local_look import look
 from gpuscope.store.view import HostView
 from gpuscope.wire.frames import NOT_SUPPORTED, Unknown
+from tests.cli.test_why import of_cpu
+from tests.fakes import views
 from tests.fakes.nvml import FakeNvml, FakeProcess
+from tests.recordings import SHIPPED
 
 
 @pytest.fixture
@@ -71,7 +74,7 @@ def test_without_a_driver_the_reason_is_the_line():
     )
     if done.returncode == 0:
         pytest.skip("there is a GPU here")
-    assert done.stdout.startswith("no GPU: ")
+    assert done.stdout.startswith("no GPU"), "its reason only where no training runs"
     assert done.stdout.count("\n") == 1
     assert done.returncode == 3
 
@@ -93,8 +96,23 @@ def test_without_a_driver_the_reason_is_the_line():
     ],
 )
 def test_a_status_bar_has_no_room_for_more_than_the_reason_itself(fake, reason, said):
-    view = dataclasses.replace(seen(), devices=(), nvml=Unknown(NOT_SUPPORTED, reason))
+    view = dataclasses.replace(seen(), devices=(), jobs=(), nvml=Unknown(NOT_SUPPORTED, reason))
     assert oneline.line(view) == f"no GPU: {said}"
+
+
+def test_a_training_that_waits_for_its_data_is_told_with_how_much():
+    host, _ = views.seen(of_cpu(0.45))
+    said = oneline.line(host, ended="2 jobs ended badly")
+    assert " · train.py ◆ input-bound 45 % · 2 jobs ended badly" in said
+    host, _ = views.seen(of_cpu(0.02))
+    assert "input-bound" not in oneline.line(host)
+
+
+def test_a_hang_comes_before_what_is_well():
+    ((_, host, job), *_) = past_trainers.read(str(SHIPPED / "h200x2-stall.gsr")).jobs
+    well = views.seen(of_cpu(0.02))[0].jobs
+    said = oneline.line(dataclasses.replace(host, jobs=(*well, job)), colours=True)
+    assert "\x1b[31mstall_train.py ▲ stalled\x1b[0m · " in said
 
 
 def test_what_is_free_and_who_holds_the_rest(fake, capsys):

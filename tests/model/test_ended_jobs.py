@@ -55,7 +55,7 @@ def test_the_ranks_of_a_job_count_once_for_every_verb(left_boxes, capsys):
     assert dead_trainers.line().startswith(f"{said}. To play the last minutes of the newest:  ")
     assert left.examine().ended_here == said
     shown = oneline.line(views.host_of(views.cpu_only()), ended=dead_trainers.brief())
-    assert shown.endswith(f" · {said}")
+    assert shown.endswith(" · 2 jobs ended badly")
     background_checks.main(["left"])
     parts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     (told,) = (part["jobs"] for part in parts if part["part"] == "ended")

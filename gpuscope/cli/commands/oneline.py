@@ -1,6 +1,6 @@
-"""Print this machine's GPUs in one line, for a status bar: ``gpuscope --oneline``.
+"""Print this machine's GPUs and trainings in one line: ``gpuscope --oneline``.
 
-The line looks like ``0 97% 70/140G 61° · 1 free``.
+It is for a status bar, and looks like ``0 97% 70/140G 61° · 1 free · train.py ◆ input-bound 94 %``.
 
 It has colours only on a terminal and without NO_COLOR, because a status bar would show the escape
 sequences. For tmux: ``set -g status-right '#(gpuscope --oneline)'``.
@@ -18,8 +18,11 @@ from typing import Any, TextIO
 
 from ...exit_status import ExitStatus
 from ...model.device_state import judge
-from ...store.view import DeviceView, HostView
-from ...text.units import GIB
+from ...model.device_trainings import warned_starving
+from ...model.job_state import job_state
+from ...model.pace import pace_of
+from ...store.view import DeviceView, HostView, JobView
+from ...text.units import GIB, duration_text, percent_text
 from ...wire.clean import clean
 from ...wire.frames import Reading, Unknown
 from .. import dead_trainers
@@ -29,6 +32,8 @@ from .devices import document as devices_document
 
 TIMEOUT_SECONDS = 5.0
 MAX_DEVICES = 16
+MAX_JOBS = 3
+_SIGNS = {"bad": "▲ ", "warn": "◆ "}
 _COLOURS = {"bad": "31", "warn": "33", "free": "32"}
 
 
@@ -64,15 +69,37 @@ def coloured(stream: TextIO, environ: Mapping[str, str]) -> bool:
 def line(host: HostView, colours: bool = False, ended: str = "") -> str:
     """All devices, at most ``MAX_DEVICES`` of them; without a driver the reason in short.
 
-    ``ended`` says how many jobs ended badly here, which stands last.
+    Then come the trainings, the worst first, at most ``MAX_JOBS`` of them. ``ended`` says how many
+    jobs ended badly here, which stands last.
     """
+    jobs = _jobs(host)
     parts = [_painted(*_device(host, device), colours) for device in host.devices[:MAX_DEVICES]]
     if not host.devices:
         reason = host.nvml.text if host.nvml is not None else "the driver reports no GPUs"
-        parts = [f"no GPU: {clean(_short(reason), 80)}"]
+        parts = ["no GPU" if jobs else f"no GPU: {clean(_short(reason), 80)}"]
     more = len(host.devices) - MAX_DEVICES
     parts += [f"and {more} more"] if more > 0 else []
+    parts += [_painted(*job, colours) for job in jobs[:MAX_JOBS]]
+    parts += [f"and {len(jobs) - MAX_JOBS} more jobs"] if len(jobs) > MAX_JOBS else []
     return " · ".join([*parts, _painted(ended, "warn", colours)] if ended else parts)
+
+
+def _jobs(host: HostView) -> list[tuple[str, str]]:
+    """Return the trainings that run, the worst first, each with how grave it is."""
+    found = [_job(host, job) for job in host.jobs if any(one.gone is None for one in job.trainers)]
+    return sorted(found, key=lambda job: ("bad", "warn", "ok").index(job[1]))
+
+
+def _job(host: HostView, job: JobView) -> tuple[str, str]:
+    living = [one for one in job.trainers if one.gone is None]
+    state, title = job_state(host, job), clean(job.title, 30)
+    waits = max(warned_starving(host, one) for one in living)
+    if waits and state.kind != "bad":
+        return f"{title} {_SIGNS['warn']}input-bound {percent_text(waits, whole=True)}", "warn"
+    if state.kind in _SIGNS:
+        return f"{title} {_SIGNS[state.kind]}{state.word}", state.kind
+    step = pace_of(living).seconds
+    return f"{title} {duration_text(step)}/step" if step is not None else title, "ok"
 
 
 def _short(reason: str) -> str:
