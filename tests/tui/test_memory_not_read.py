@@ -30,9 +30,10 @@ def silent(*stretches: tuple[float, float], use: bool = True) -> list[f.Frame]:
 def over_time(frames: list[f.Frame]) -> dict[str, list[float | None]]:
     """The layers of GPU 0 every half a second, in GiB."""
     host, history = views.seen(frames)
-    found, moments = device_layers(history, host, host.devices[0], 60.0)
+    found, _ = device_layers(history, host, host.devices[0], 60.0)
     sums = [sum(values) for values in zip(*(one.values for one in found), strict=True)]
-    assert sums == pytest.approx([USED * GIB] * len(moments))
+    used = history(host.devices[0].id, "used_bytes", 60.0).values
+    assert sums == pytest.approx(list(used))
     return {one.label: [v if v is None else v / GIB for v in one.values] for one in found}
 
 
@@ -77,6 +78,23 @@ def test_what_was_taken_since_the_driver_named_processes_is_not_read_and_no_othe
     assert max(v or 0.0 for v in seen["other"][2:]) < GIB, "nobody else took it"
     assert seen["not read"][20] == pytest.approx(OWN * GIB, rel=0.01), "60 GiB, and what it had"
     assert seen["not read"][-1] == 0
+
+
+def test_what_a_process_takes_just_before_the_driver_first_names_it_is_not_read_and_no_others():
+    """Rank 0 takes its memory at 9.5 s, and the driver names it at 10 s."""
+    frames = views.training()
+    samples = [frame for frame in frames if isinstance(frame, f.Sample)]
+    used = 1 + f.DEVICE_COLUMNS.index("used_bytes")
+    for number, sample in enumerate(samples[:20]):
+        sample.a = [one for one in sample.a if one[0] != ALLOCATOR]
+        sample.u = [one for one in sample.u if one[0] != USE]
+        if number < 19:
+            sample.g[0][used] -= int(OWN * GIB)
+    seen = over_time(frames)
+    assert seen["other"][18] == pytest.approx(USED - OWN, abs=0.01)
+    assert seen["not read"][18] == 0
+    assert seen["not read"][19] == pytest.approx(OWN, abs=0.01)
+    assert seen["other"][19] == pytest.approx(USED - OWN, abs=0.01)
 
 
 def test_a_training_that_was_always_read_has_no_such_layer():

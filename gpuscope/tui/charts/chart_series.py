@@ -5,7 +5,7 @@ These are the layers of a device's memory over time, and curves of load.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
@@ -73,7 +73,8 @@ def device_layers(
 
     They add up to what nvidia-smi showed. What a training held while its allocator was not read is
     in none of torch's layers: from its start to the first reading, and in gaps. Nor is what was
-    taken since the driver was last asked for processes, which is less often than for the sum.
+    taken since the driver was last asked for processes, which is less often than for the sum; and a
+    process holds memory before the driver first names it.
     """
     used = history(device.id, "used_bytes", seconds)
     moments = used.seconds
@@ -99,7 +100,7 @@ def device_layers(
                 unread += total if process is None else process
             else:
                 unread += one.own[i] or 0.0
-        unread += max((_grown(used.values, one.asked[i], i) for one in held), default=0.0)
+        unread += max((one.grown(used.values, i) for one in held), default=0.0)
         inside = min(reserved, total)
         live = min(allocated, inside)
         outside = min(max(0.0, own - inside), total - inside)
@@ -122,13 +123,23 @@ class _Held(NamedTuple):
     """The moment of the first reading of its allocator, and below that of its end."""
     end: float
     asked: list[int | None]
-    """At which of the moments the driver was last asked for it."""
+    """At which of the moments the driver was last asked for it, or, just before it first named it,
+    the moment from which on it may have taken memory.
+    """
+    named: int
+    """The first of the moments at which the driver named it, and below what it held then."""
+    begins: float
 
-
-def _grown(used: Sequence[float | None], then: int | None, now: int) -> float:
-    """Return by how much more is in use than then; 0 where one of both is unknown."""
-    before, after = used[then] if then is not None else None, used[now]
-    return 0.0 if before is None or after is None else max(0.0, after - before)
+    def grown(self, used: Sequence[float | None], now: int) -> float:
+        """Return how much of what is in use now was taken since; 0 where that is unknown."""
+        then, after = self.asked[now], used[now]
+        if then is None or after is None:
+            return 0.0
+        if now >= self.named:
+            before = used[then] if self.own[now] is not None else None  # None: it has ended
+            return 0.0 if before is None else max(0.0, after - before)
+        least = min(value for value in used[then : now + 1] if value is not None)
+        return min(after - least, self.begins)
 
 
 def _held_by(
@@ -150,11 +161,14 @@ def _held_by(
 
     def asked(moment: float) -> int | None:
         newest = bisect_right(told, moment + 0.05) - 1
-        index = bisect_right(moments, told[newest] + 0.05) - 1 if newest >= 0 else -1
-        return index if index >= 0 else None
+        if newest < 0 and (not told or moment < told[0] - HOLD_SECONDS):
+            return None
+        since = told[newest] if newest >= 0 else told[0] - HOLD_SECONDS
+        return max(bisect_right(moments, since + 0.05) - 1, 0)
 
     at = range(len(moments))
-    told = sorted(s for use in uses for s in history(use.id, "used_bytes", seconds).seconds)
+    shares = [history(use.id, "used_bytes", seconds) for use in uses]
+    told = sorted(second for one in shares for second in one.seconds)
     read = [history(a.id, "reserved_bytes", seconds).seconds for a in allocators]
     return _Held(
         sums(allocators, "reserved_bytes"),
@@ -163,6 +177,8 @@ def _held_by(
         min((one[0] for one in read if one), default=inf),
         max(inf if a.gone is None else a.gone.monotonic_seconds for a in allocators),
         [asked(moment) for moment in moments],
+        bisect_left(moments, told[0] - 0.05) if told else len(moments),
+        sum(one.values[0] or 0.0 for one in shares if one.values),
     )
 
 
