@@ -395,7 +395,8 @@ def _wrapped(lines: Block, cells: int) -> Block:
         labelled = len(line) > 2
         if labelled and cells < RUN_ON_CELLS:
             head, (label, style), *does = line
-            out += styled.hang([head], [(f"{label.rstrip()}  ", style), *does], cells)
+            named = [(f"{label.rstrip()}  ", style)] if label.strip() else []
+            out += styled.hang([head], [*named, *does], cells)
         else:
             out += styled.hang_lines([line], cells, 2 if labelled else 1)
     return out
