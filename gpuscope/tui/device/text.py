@@ -342,7 +342,9 @@ def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> 
         held = holders[process.id].reading("used_bytes")
         text = "?" if isinstance(held, Unknown) else bytes_text(float(held))
         share = holders[process.id].number("sm_percent")
-        busy = f"SM {percent_text(share / 100)}" if share is not None else ""
+        busy = percent_text(share / 100) if share is not None else ""
+        if not headings and busy:
+            busy = f"SM {busy}"
         ordinal = ordinals.get(process.trainer) if process.trainer is not None else None
         cuda = f"cuda:{ordinal}" if ordinal is not None and ordinal >= 0 else ""
         lines.append(
