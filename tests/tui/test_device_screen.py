@@ -332,8 +332,9 @@ async def test_a_lost_device_says_so_once_and_its_load_fills_the_room():
     async with app.run_test(size=(120, 60)) as pilot:
         await until(pilot, "train.py")
         app.open("device", app.session.host.devices[5].key)
-        shown = await until(pilot, "▲ lost  fallen off the bus", "─ Load %")
-        assert shown.count("fallen off the bus") == 3, "the doctor's, the state's, the gauges'"
+        shown = await until(pilot, "▲ GPU 5 is lost", "─ Load %")
+        assert shown.count("fallen off the bus") == 1, "the doctor says it"
+        assert "─ Now ─" not in shown, "it has no other state"
         heading = next(line for line in shown.splitlines() if "PID USER" in line)
         assert " SM " not in heading.split("PID USER")[1], "no process has a share of the SMs"
 

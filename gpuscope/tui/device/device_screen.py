@@ -159,6 +159,9 @@ class DeviceScreen(ChartedScreen):
         small = height < TALL
         state = judge(host, device, self.session.history)
         courses = {} if self.wide else self._courses(host, device)
+        # that a device is lost stands in the finding: it has no readings, and no other state
+        told = self._case is not None and mute(device) is not None
+        self._load.display = self._state.display = not told
         self._load.show(
             load_lines(device, cells, 6 if small else 12, glyphs, state, courses, bool(host.badge))
         )
