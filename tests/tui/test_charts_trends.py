@@ -98,13 +98,13 @@ def test_a_hatch_is_seen_in_a_low_lane() -> None:
     assert "".join(part for part, _ in row) == "▅▂", "three eighths stay free above it"
 
 
-def test_a_load_that_hardly_moves_is_a_line_at_about_its_height():
+def test_a_share_is_an_area_also_where_it_hardly_moves_and_other_readings_are_a_line():
     def drawn(*values: float, top: float | None = 100.0) -> str:
         trend = Trend("load", "load1", history(*values), str, top)
         return plain(drawn_course(trend, values, 1, UNICODE)[0])
 
-    assert drawn(90.0, 96.0, 92.0) == "▔▔▔", "no wall of colour"
-    assert drawn(50.0, 52.0, 55.0) == "───"
+    assert drawn(90.0, 96.0, 92.0) == "▆▇▆", "93 % is no hairline"
+    assert drawn(50.0, 52.0, 55.0) == "▄▄▄"
     assert drawn(4.0, 4.0, 4.0) == "▁▁▁"
     assert drawn(20.0, 60.0, 90.0) == "▁▄▆", "what moves has a course"
     assert drawn(5.0, 5.0, top=None) == "──"

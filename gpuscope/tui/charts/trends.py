@@ -31,8 +31,6 @@ STEADY = 0.02
 """A reading that changes by no more of its largest value is steady: a line without a height."""
 SEEN = 0.15
 """Of its scale: what changes by less is seen as well in one line."""
-LOW_SHARE, HIGH_SHARE = 0.35, 0.65
-"""Of its top: a line below or above is drawn at the bottom or the top of its row."""
 MOST_ROWS = 3
 """The most lines of a reading that moves; more would only make a higher wall of colour."""
 RANGE, STEADY_WORD = "min – max", "steady"
@@ -96,13 +94,11 @@ def is_seen_in(trend: Trend, values: Sequence[float | None]) -> bool:
 class Trends(TimedChart):
     """Readings one below the other, over one axis of time.
 
-    Free lines are spread evenly. Where they are few, those of one colour belong together. A chart
-    that is ``filled`` draws those with a top as areas also where they are steady: there is room.
+    Free lines are spread evenly. Where they are few, those of one colour belong together.
     """
 
-    def __init__(self, *, filled: bool = False, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._filled = filled
         self._trends: tuple[Trend, ...] = ()
         self._window, self._now = 60.0, 0.0
         self._clock: float | None = None
@@ -147,10 +143,13 @@ class Trends(TimedChart):
             return empty_strips(self._empty, width, height, tokens)
         axis = 2 if height >= len(trends) + 2 else 0
         bins = Bins.ending(self._now, self._window, inner)
-        high = [is_seen(one) or (self._filled and one.top is not None) for one in trends]
         between_them = len(trends) - 1
         room = height - axis - between_them  # areas that touch would be one blot
-        rows = rows_of_trends(high, room if room >= len(trends) else height - axis)
+        room = room if room >= len(trends) else height - axis
+        moving = [is_seen(one) for one in trends]
+        high = [is_seen(one) or one.top is not None for one in trends]
+        # those that move come first where there is no room for all
+        rows = max(rows_of_trends(high, room), rows_of_trends(moving, room), key=sum)
         tokens_of = [one.token for one in trends[: len(rows)]]
         blanks = spread(height - axis - sum(rows), by_colour(tokens_of))
         out: list[Line] = []
@@ -194,7 +193,7 @@ def rows_of_trends(moving: Sequence[bool], height: int, most: int = MOST_ROWS) -
 
 def wanted_rows(trends: Sequence[Trend]) -> int:
     """Return the rows, with those of the axis, beyond which readings only stand farther apart."""
-    high = sum(MOST_ROWS if is_seen(trend) else 1 for trend in trends)
+    high = sum(MOST_ROWS if is_seen(one) or one.top is not None else 1 for one in trends)
     return high + max(len(trends) - 1, 0) + 2
 
 
@@ -240,17 +239,12 @@ def drawn_course(
 ) -> list[Line]:
     """Return a course in ``rows`` lines, the top one first.
 
-    One that hardly moves is a line, and no wall of colour: of a reading with a top it is low, high
-    or in between.
+    One that hardly moves is a line where nothing says how much of what it is: as an area it would
+    look like all of it. One with a top is always an area, which is its share of that.
     """
-    known = [value for value in values if value is not None]
     first = next((at for at, value in enumerate(values) if value is not None), len(values))
-    steady = not is_seen_in(trend, values if trend.top is None else trend.history.values)
-    flat = steady and rows == 1
-    level = glyphs.groove
-    if trend.top is not None and known:
-        share = sum(known) / len(known) / trend.top
-        level = glyphs.up[1] if share < LOW_SHARE else glyphs.high if share > HIGH_SHARE else level
+    known = [value for value in values if value is not None]
+    flat = rows == 1 and trend.top is None and not is_seen_in(trend, values)
     low = trend.floor if trend.floor is not None else min(known, default=0.0)
     high = trend.top or (max(known, default=0.0) - low) * BELOW_THE_LINE + low
     out: list[Line] = []
@@ -260,7 +254,7 @@ def drawn_course(
             if value is None:
                 cells.append((" " if row else glyphs.unknown, "faint"))
             elif flat:
-                cells.append((" " if row else level, trend.token_of(value)))
+                cells.append((glyphs.groove, trend.token_of(value)))
             else:
                 share = (value - low) / (high - low) if high > low else 0.0
                 full = rows * 8 - (trend.top is not None)  # the others have a free eighth already

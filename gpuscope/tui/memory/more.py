@@ -9,7 +9,7 @@ from ...store.view import Entity, HostView
 from ...text.styled import Line
 from ...text.units import GIB, bytes_text, window_text
 from ..charts.trends import Trends, wanted_rows
-from ..shared.host_trends import host_readings
+from ..shared.host_trends import host_readings, more_host_readings
 from ..shared.process_trends import process_trends
 from ..shell.clock_at import clock_at
 from ..shell.keymap import key_of
@@ -243,7 +243,7 @@ class More:
             from ..charts.line import LineChart
 
             self._chart = LineChart(id="more-chart", classes="panel")
-            self._by_gpu = Trends(filled=True, id="more-trends", classes="panel")
+            self._by_gpu = Trends(id="more-trends", classes="panel")
             after = self.modules
             self.counts.parent.mount(self._chart, self._by_gpu, after=after)  # type: ignore[attr-defined]
         points = subject.allocator.step_points if subject.allocator is not None else None
@@ -276,7 +276,11 @@ class More:
         if subject.device is None and self._by_gpu is not None:
             self._by_gpu.styles.height = HIGH_CHART_ROWS if self._high else "1fr"
             set_title(self._by_gpu, f"The host over {window_text(window)}")
-            self._by_gpu.show(list(host_readings(self.session, host, window)), window, now, clock)
+            readings = list(host_readings(self.session, host, window))
+            more = [*readings, *more_host_readings(self.session, host, window)]
+            known = [one for one in more if any(v is not None for v in one.history.values)]
+            fits = wanted_rows(known) <= self._by_gpu.size.height
+            self._by_gpu.show(known if fits else readings, window, now, clock)
             return
         if self._of_gpus and self._by_gpu is not None:
             self._by_gpu.styles.height = "1fr"
