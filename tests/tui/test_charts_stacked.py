@@ -14,7 +14,7 @@ from gpuscope.store.view import History
 from gpuscope.text.units import GIB
 from gpuscope.tui.charts.axes import Heights
 from gpuscope.tui.charts.marks import Tick
-from gpuscope.tui.charts.stack_axis import axis_top, unit_of
+from gpuscope.tui.charts.stack_axis import TIMES, axis_top, unit_of
 from gpuscope.tui.charts.stacked import (
     Layer,
     Peak,
@@ -207,6 +207,12 @@ def test_the_axis_ends_near_the_data_while_the_card_is_nearly_empty() -> None:
     assert axis_top(3 << 20, card) >= card / 32, "the driver's own megabytes are no mountain"
     assert axis_top(0, card) > 0
     assert axis_top(0, None) == 0
+
+
+def test_the_axis_of_a_slow_first_step_does_not_stay_when_it_has_left_the_chart() -> None:
+    before = axis_top(78e6, None, 0.0, TIMES)
+    assert before == 80e6
+    assert axis_top(26e6, None, before, TIMES) == 30e6
 
 
 def test_the_axis_does_not_flicker_between_two_scales() -> None:

@@ -18,7 +18,7 @@ tells nothing.
 """
 LEAST_SHARE = 1 / 32
 """Of the capacity: the driver's own megabytes are no mountain."""
-SHRINK_SHARE = 0.3
+SHRINK_SHARE = 0.4
 """An axis stays as it is until the data fall below this share of it."""
 
 
