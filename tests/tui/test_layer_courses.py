@@ -121,6 +121,13 @@ def test_a_low_chart_keeps_its_rows_for_the_stack():
     assert "steady" not in draw(3.0, height=11)
 
 
+def test_no_course_is_drawn_above_a_stack_of_a_few_rows():
+    """In 18 rows of a page of a job, four of which are the axis, an event and the step numbers."""
+    rows = rows_of_layers([False, True, True, False], 18)
+    assert max(rows, default=1) == 1
+    assert 18 - sum(rows) - 1 - 4 >= 8
+
+
 def test_rows_go_to_the_stack_first_and_then_to_what_moves():
     assert rows_of_layers([True, False], STACK_ROWS + 2) == []
     assert rows_of_layers([True, False], STACK_ROWS + 3) == [1, 1]

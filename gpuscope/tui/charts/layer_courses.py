@@ -34,7 +34,7 @@ SPAN_SHARE, LEAST_SHARE = 0.05, 0.005
 """Of the axis: the least that the height of a course stands for, so that none makes a drama of
 little, and the change of a layer below which it has no course.
 """
-STACK_ROWS, USUAL_STACK_ROWS = 10, 14
+STACK_ROWS, USUAL_STACK_ROWS = 12, 14
 """Of the stack below the courses, with its axis: at least, and before courses are higher."""
 COURSE_ROWS, MOST_COURSE_ROWS = 3, 5
 PARTED_FROM = 4
