@@ -41,7 +41,7 @@ def test_pieces_that_growing_segments_would_have_joined(tmp_path: Path) -> None:
     assert one.effect is not None
     assert one.effect.text == (
         "predicted (± <0.1 %) by replaying 67 recorded entries with expandable_segments:True: it "
-        "fits with 240 MiB to spare, and 1.98 GiB less is reserved than was needed"
+        "would fit with 240 MiB to spare and reserve 1.98 GiB less than was needed"
     )
     # it would have taken 6 + 2 GiB; what grows in pages of 20 MiB takes 6160 MiB for the
     # evaluation, and no more later
