@@ -20,10 +20,15 @@ from ..wire.frames import DRIVER_ERROR, NOT_INITIALISED, NOT_SUPPORTED, Unknown
 
 SLOW_SECONDS = 1e-3
 COST_SHARE = 200
-"""After a slow read, this many times its duration passes before the next one, so reads take at most
-0.5 % of the time.
+"""After a slow read, this many times its processor time passes before the next one, so reads take
+at most 0.5 % of the time.
 """
 LONGEST_PAUSE_SECONDS = 30.0
+WAIT_SHARE, LONGEST_AFTER_WAIT_SECONDS = 20, 4.0
+"""The same of a read that only waited. The training thread has the allocator's lock while the
+driver gives it memory, as in its first allocation, which took 107 ms on an H200: such a wait takes
+nothing from it. A reading counts for 6 s, so the next one follows before that.
+"""
 LOOK_AGAIN_SECONDS = 2.0
 """Seconds between two checks of the ordinals that had no context."""
 MAX_ORDINALS = 64
@@ -119,7 +124,7 @@ class Allocators:
 
         None during a pause, or if the allocator does not report them.
         """
-        begin = time.monotonic()
+        begin, worked = time.monotonic(), time.thread_time()
         if begin < self._not_before.get(ordinal, 0.0):
             return None
         torch: Any = sys.modules.get("torch")
@@ -127,7 +132,7 @@ class Allocators:
             found = int(torch._C._cuda_memoryStats(ordinal)["allocated_bytes"]["all"]["current"])
         except Exception:
             return None
-        self._back_off(ordinal, begin)
+        self._back_off(ordinal, begin, worked)
         return found
 
     def read(self, ordinal: int) -> Optional[Dict[str, Value]]:
@@ -135,7 +140,7 @@ class Allocators:
 
         None during the pause after a slow read.
         """
-        begin = time.monotonic()
+        begin, worked = time.monotonic(), time.thread_time()
         if begin < self._not_before.get(ordinal, 0.0):
             return None
         torch: Any = sys.modules.get("torch")
@@ -144,14 +149,19 @@ class Allocators:
         except Exception as error:
             reason = Unknown(DRIVER_ERROR, f"the allocator does not answer: {_brief(error)}")
             return dict.fromkeys(STATISTICS, reason)
-        seconds = self._back_off(ordinal, begin)
+        seconds = self._back_off(ordinal, begin, worked)
         return {**extract(stats, backend()), "statistics_seconds": seconds}
 
-    def _back_off(self, ordinal: int, begin: float) -> float:
-        """Note the duration of a read that began at ``begin``, and pause if it was long."""
-        seconds = time.monotonic() - begin
+    def _back_off(self, ordinal: int, begin: float, worked: float) -> float:
+        """Note the duration of a read that began at ``begin``, and pause if it was long.
+
+        ``worked`` is the processor time of this thread at its beginning.
+        """
+        seconds, work = time.monotonic() - begin, time.thread_time() - worked
         if seconds > SLOW_SECONDS:
-            self._not_before[ordinal] = begin + min(seconds * COST_SHARE, LONGEST_PAUSE_SECONDS)
+            after_work = min(work * COST_SHARE, LONGEST_PAUSE_SECONDS)
+            after_wait = min((seconds - work) * WAIT_SHARE, LONGEST_AFTER_WAIT_SECONDS)
+            self._not_before[ordinal] = begin + max(after_work, after_wait)
         return seconds
 
 

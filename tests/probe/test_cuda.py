@@ -178,6 +178,7 @@ def test_a_slow_read_is_followed_by_a_pause(fake, monkeypatch):
         return native_stats()
 
     monkeypatch.setattr(cuda.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(cuda.time, "thread_time", lambda: clock[0])
     torch._C._cuda_memoryStats = slow
     allocators = cuda.Allocators()
     assert allocators.read(0)["statistics_seconds"] == pytest.approx(0.010)
@@ -185,6 +186,29 @@ def test_a_slow_read_is_followed_by_a_pause(fake, monkeypatch):
     assert allocators.read(0) is None
     assert allocators.read(1) is not None
     clock[0] += 1.0
+    assert allocators.read(0) is not None
+
+
+@pytest.mark.parametrize(("waited", "pause"), [(0.107, 2.1), (5.0, 4.0)])
+def test_a_read_that_only_waited_for_the_training_is_soon_followed_by_the_next(
+    fake, monkeypatch, waited, pause
+):
+    """On two H200s the first read waited 107 ms, and the next one came 21 s later."""
+    torch = fake()
+    clock = [100.0]
+
+    def waits(ordinal):
+        clock[0] += waited
+        return native_stats()
+
+    monkeypatch.setattr(cuda.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(cuda.time, "thread_time", lambda: 1.0)
+    torch._C._cuda_memoryStats = waits
+    allocators = cuda.Allocators()
+    assert allocators.read(0) is not None
+    clock[0] = 100.0 + max(pause, waited) - 0.1
+    assert (allocators.read(0) is None) == (pause > waited)
+    clock[0] = 100.0 + pause + waited
     assert allocators.read(0) is not None
 
 
