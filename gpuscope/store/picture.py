@@ -146,6 +146,8 @@ def _common(record: Record) -> tuple[int, str, Mapping[str, Reading], float | No
 
 RATE_INTERVALS = 5
 """A rate is measured over so many intervals between samples, or more."""
+BEGINNING_SECONDS = 3.0
+"""At its beginning an agent sends a sample as soon as another of its readers has answered."""
 
 
 def _rate(stream: Stream) -> float | None:
@@ -153,7 +155,8 @@ def _rate(stream: Stream) -> float | None:
 
     The first samples of an agent follow each other faster than later ones.
     """
-    times = list(stream.recent)
+    began = stream.began or 0.0
+    times = [one for one in stream.recent if one - began >= BEGINNING_SECONDS]
     intervals = [later - earlier for earlier, later in pairwise(times) if later > earlier]
     if len(intervals) >= RATE_INTERVALS:
         from statistics import median  # a verb that looks only once does without

@@ -87,6 +87,8 @@ class Stream:
         self.changed = True
         self.recent: deque[float] = deque(maxlen=9)
         """Times of the last samples, for the rate."""
+        self.began: float | None = None
+        """Time of the first sample."""
         self.events_changed = True
         self._offset = 0.0
         self._clear()
@@ -98,6 +100,7 @@ class Stream:
         self.events_changed = True
         self.last_m: int | None = None
         self.recent.clear()
+        self.began = None
         self._anchor = (0.0, 0)  # wall seconds, monotonic ns, read together
         self._columns: dict[str, _Columns] = {}
         # definitions that a key frame announced, records named since
@@ -257,6 +260,7 @@ class Stream:
         self.last_m = sample.m
         seconds = self.seconds(sample.m)
         self.recent.append(seconds)
+        self.began = seconds if self.began is None else self.began
         by_wire = self.registry.by_wire
         for cells in sample.why:
             self._explain(cells)

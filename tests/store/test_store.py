@@ -353,16 +353,16 @@ def test_the_hello_of_a_key_frame_changes_nothing():
 def test_the_rate_is_measured():
     watched = scene()
     assert watched.host.rate_hz == 2.0
-    watched.say(*(frames.Sample(q, 101 * SECOND + q * SECOND // 5) for q in range(8)))
+    watched.say(*(frames.Sample(q, 105 * SECOND + q * SECOND // 5) for q in range(8)))
     assert watched.host.rate_hz == 5.0
 
 
 def test_the_first_samples_that_follow_each_other_fast_make_no_rate():
     """An agent begins with several at once; the rate that it announced holds until then."""
-    at = [100 * SECOND + n * SECOND // 20 for n in range(4)]
+    at = [100 * SECOND + n * SECOND // 20 for n in range(12)]
     watched = Watched(hello(), *definitions(), *(frames.Sample(n, m) for n, m in enumerate(at)))
     assert watched.host.rate_hz == 2.0
-    watched.say(*(frames.Sample(4 + n, at[-1] + (n + 1) * SECOND) for n in range(5)))
+    watched.say(*(frames.Sample(12 + n, at[-1] + (n + 1) * SECOND) for n in range(8)))
     assert watched.host.rate_hz == 1.0
 
 
