@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..text.styled import Line
 from ..text.units import bytes_text, signed_bytes_text
+from ..text.width import cut
 from .drawing import BLOCKS, Charset
 from .model import (
     DeviceDiff,
@@ -12,6 +15,9 @@ from .model import (
     StackRow,
 )
 from .report_pieces import amount_line, frame_lines, headline, note_lines, pair
+
+MARGIN = 19
+"""The cells that stand before what a row says."""
 
 
 def diff_lines(
@@ -55,9 +61,12 @@ def _device_diff(one: DeviceDiff, width: int, glyphs: Charset) -> list[Line]:
         pair("gone", f"{bytes_text(one.gone_bytes)} in {one.gone_count:,} blocks"),
     ]
     if one.rows:
-        lines += [[], [(f"change by {one.by}", "accent")]]
-    for row in one.rows:
-        lines += _diff_row(row, width, glyphs)
+        what = "line of code" if one.by == "stack" else one.by
+        lines += [[], [(f"change by {what}", "accent")]]
+    for rows in _by_line(one.rows):
+        lines += _diff_row(_sum_of(rows), width, glyphs, called=len(rows) == 1)
+        if len(rows) > 1:
+            lines += [_called(row, width, glyphs) for row in rows]
     if one.other_rows:
         lines.append(
             amount_line(
@@ -69,8 +78,52 @@ def _device_diff(one: DeviceDiff, width: int, glyphs: Charset) -> list[Line]:
     return lines
 
 
-def _diff_row(row: DiffRow, width: int, glyphs: Charset) -> list[Line]:
-    change = f"{signed_bytes_text(row.after_bytes - row.before_bytes):>10}"
+def _by_line(rows: Sequence[DiffRow]) -> list[list[DiffRow]]:
+    """Return the rows by the user's line that they come from, what grew most first.
+
+    One line calls many functions of torch, and each of them allocates.
+    """
+    groups: dict[object, list[DiffRow]] = {}
+    for number, row in enumerate(rows):
+        callers = tuple((one.file, one.line, one.function) for one in row.frames[row.headline :])
+        groups.setdefault(callers or number, []).append(row)
+    return sorted(groups.values(), key=lambda group: -_growth(_sum_of(group)))
+
+
+def _sum_of(rows: Sequence[DiffRow]) -> DiffRow:
+    first = rows[0]
+    return DiffRow(
+        sum(row.before_bytes for row in rows),
+        sum(row.before_count for row in rows),
+        sum(row.after_bytes for row in rows),
+        sum(row.after_count for row in rows),
+        first.frames,
+        first.headline,
+        first.cut_frames,
+        first.block_bytes,
+    )
+
+
+def _growth(row: DiffRow) -> int:
+    return row.after_bytes - row.before_bytes
+
+
+def _called(row: DiffRow, width: int, glyphs: Charset) -> Line:
+    """Return what a function that the line calls has of its growth."""
+    inner = row.frames[0]
+    where = f"in {inner.function} {inner.place}" if row.headline else "in the line itself"
+    counts = f"{row.after_count - row.before_count:>+7,}"
+    return [
+        (" " * MARGIN, ""),
+        (f"{signed_bytes_text(_growth(row)):>10}", "text"),
+        (counts, "muted"),
+        (f"  {cut(where, max(10, width - MARGIN - 19), glyphs.ellipsis)}", "muted"),
+    ]
+
+
+def _diff_row(row: DiffRow, width: int, glyphs: Charset, called: bool = True) -> list[Line]:
+    """Return a row; with ``called`` its first line names the innermost call, too."""
+    change = f"{signed_bytes_text(_growth(row)):>10}"
     counts = f"{row.after_count - row.before_count:>+7,}"
     if row.block_bytes is not None:
         first: Line = [
@@ -79,13 +132,14 @@ def _diff_row(row: DiffRow, width: int, glyphs: Charset) -> list[Line]:
             (f"  blocks of {bytes_text(row.block_bytes)}", "text"),
         ]
     else:
-        first = headline(change, counts, row.frames, row.headline, width, glyphs)
+        frames = row.frames if called else row.frames[row.headline :]
+        first = headline(change, counts, frames, row.headline if called else 0, width, glyphs)
     was = (
         f"{bytes_text(row.before_bytes)} in {row.before_count:,} before, "
         f"{bytes_text(row.after_bytes)} in {row.after_count:,} after"
     )
     return [
         first,
-        [(" " * 19, ""), (was, "muted")],
+        [(" " * MARGIN, ""), (was, "muted")],
         *frame_lines(StackRow(0, 0, row.frames, row.headline), width, glyphs, False),
     ]

@@ -12,8 +12,9 @@ import sys
 import pytest
 
 from gpuscope.snapshot import report
+from gpuscope.snapshot.diff_report import diff_lines
 from gpuscope.snapshot.drawing import ASCII, BLOCKS, bar, flow_map, glyphs_for, segment_cells
-from gpuscope.snapshot.model import Note, Summary
+from gpuscope.snapshot.model import DeviceDiff, Diff, DiffRow, Frame, Note, Summary, Totals
 from gpuscope.snapshot.reader import open_snapshot
 from gpuscope.text.units import bytes_text as size
 from tests.fakes.in_process import command
@@ -244,6 +245,27 @@ def test_moments_and_ranges(files):
     )
     assert "after entry" in gpuscope(files[1], "--at", "oom").stdout
     assert "still live" in gpuscope(files[1], "--at", "start..50%").stdout
+
+
+def test_a_line_that_calls_several_functions_has_one_row_with_their_sum():
+    mine, caller = Frame("/me/make.py", 95, "remember"), Frame("/me/make.py", 100, "leak")
+
+    def row(grown: int, *inner: Frame) -> DiffRow:
+        return DiffRow(0, 0, grown << 20, 2, [*inner, mine, caller], len(inner))
+
+    relu, norm = Frame("functional.py", 1723, "relu"), Frame("functional.py", 2935, "layer_norm")
+    alone = DiffRow(0, 0, 40 << 20, 4, [caller], 0)
+    rows = [alone, row(32, relu), row(8, norm), row(2)]
+    one = DeviceDiff(0, "stack", Totals(), Totals(), rows, *[0] * 8)
+    said = ["".join(piece for piece, _ in line) for line in diff_lines(Diff("a", "b", [one]), 100)]
+    told = said[said.index("change by line of code") + 1 :]
+    assert [line.split() for line in told if "+" in line] == [
+        ["+42.0", "MiB", "+6", "remember", "make.py:95"],
+        ["+32.0", "MiB", "+2", "in", "relu", "functional.py:1723"],
+        ["+8.00", "MiB", "+2", "in", "layer_norm", "functional.py:2935"],
+        ["+2.00", "MiB", "+2", "in", "the", "line", "itself"],
+        ["+40.0", "MiB", "+4", "leak", "make.py:100"],
+    ]
 
 
 def test_two_files_are_compared(files):
