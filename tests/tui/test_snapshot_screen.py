@@ -71,6 +71,17 @@ async def test_all_views_of_a_file(folder):
 
 
 @in_loop
+async def test_a_view_that_is_asked_for_while_the_file_is_read_is_the_first(folder):
+    app = FileApp(folder / "new.pickle")
+    async with app.run_test(size=SIZE) as pilot:
+        while not isinstance(app.screen, SnapshotScreen):
+            await pilot.pause()
+        assert app.screen._summary is None
+        app.screen.action_view("stacks")
+        await until(pilot, "Who holds most", "model.py:")
+
+
+@in_loop
 async def test_a_file_of_a_failure_says_first_what_was_asked_for_and_why_it_failed():
     app = FileApp(Path(__file__).parents[2] / "demos" / "snapshots" / "failing.pickle.gz")
     async with app.run_test(size=SIZE) as pilot:

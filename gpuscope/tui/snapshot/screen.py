@@ -425,8 +425,8 @@ class SnapshotScreen(FullScreen):
             copy_text(self.app, self.tell, paste_of(steps_of(finding, True)[mark]) + "\n")
 
     def action_view(self, name: str) -> None:
-        """Another view."""
-        if self._device is not None:
+        """Another view; while the file is read, the one to begin with."""
+        if self._device is not None or self._summary is None:
             self._view, self._busy = name, ""
             self._show()
 
