@@ -221,11 +221,11 @@ class TimePane(MeasuredPanels):
         width = max(40, self._terminal[0] - HEAD_EDGES)
         self._head.show([subject, *styled.hang_lines([*stopped, *sentence], width)])
         glyphs = self._clock.tokens.glyphs
-        columns = with_hang(NARROW_CLOCK if narrow else CLOCK, hang)
+        course = courses(trainer.minutes, COURSE_CELLS) if narrow and trainer.minutes[1:] else {}
+        columns = with_hang(NARROW_CLOCK if course else CLOCK, hang)
         self._clock.show_columns(with_names((row.words for row in ledger.whole), columns))
         curable = of_rows(self._judged, told)
         self._clock.subtitle(marks_line(curable.values(), glyphs))
-        course = courses(trainer.minutes, COURSE_CELLS) if narrow else {}
         rows = clock_rows(ledger, tokens_of(ledger), glyphs, curable, course)
         self._clock.show(add_hang(rows, hang, glyphs))
         if len(ranks) > 1:
