@@ -8,9 +8,10 @@ from gpuscope.model.step_parts import StepParts
 from gpuscope.model.step_time import SPLIT_WORDS
 from gpuscope.text import styled
 from gpuscope.tui.overview.job_list import HEADINGS, JobList, columns_in, narrowed
-from gpuscope.tui.shared.job_rows import JobLine, _parted
+from gpuscope.tui.shared.job_rows import JobLine, _parted, job_lines
 from gpuscope.tui.shared.step_split import all_named, split_bar, split_pieces
 from gpuscope.tui.theme import UNICODE
+from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.tui.pilot import at_the_jobs, in_loop, make_app, until
 
@@ -103,3 +104,18 @@ def test_each_colour_of_the_bar_of_a_step_has_its_name_beside_it():
         drawn = split_bar(shown).draw(80, UNICODE)
         assert len({token for _, token in drawn}) == said.count("·") + 1
         assert sum(shown.shares.values()) == pytest.approx(1.0)
+
+
+def test_jobs_of_one_name_are_told_apart_by_their_pids():
+    def named(*scripts: str) -> list[str]:
+        frames: list[f.Frame] = [views.hello(), views.host_def()]
+        for number, script in enumerate(scripts):
+            frames += views.trainer(500 + number, 0, 1, "ada", True, f"job-{number}", script)
+        return [line.cells["job"][0] for line in job_lines(views.host_of(frames))]
+
+    assert named("-c", "train.py", "-c") == [
+        "python -c  pid 500",
+        "train.py",
+        "python -c  pid 502",
+    ]
+    assert named("train.py", "eval.py") == ["train.py", "eval.py"]

@@ -6,6 +6,7 @@ its reason.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -140,8 +141,19 @@ def _parted(lines: list[JobLine], order: Sequence[str]) -> tuple[list[JobLine], 
         )
         for line in ended
     ]
-    running = (line for line in lines if not line.over)
-    return sorted(running, key=lambda line: line.kind != "bad"), short
+    alive = [line for line in lines if not line.over]
+    return sorted(_told_apart(alive), key=lambda line: line.kind != "bad"), short
+
+
+def _told_apart(lines: Sequence[JobLine]) -> Iterable[JobLine]:
+    """Yield the lines, those that have one name with the pid of their process behind it."""
+    named = Counter(line.cells["job"][0] for line in lines)
+    for line in lines:
+        name, token = line.cells["job"]
+        pid = getattr(getattr(line.entity, "definition", None), "pid", None)
+        if named[name] > 1 and pid is not None:
+            line = replace(line, cells={**line.cells, "job": (f"{name}  pid {pid}", token)})
+        yield line
 
 
 def _folded(host: HostView, ended: Sequence[JobLine], sent: Mapping[int, str]) -> list[JobLine]:
