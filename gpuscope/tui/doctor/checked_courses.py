@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 from ...model.ranks import name_of
 from ...model.step_time import input_columns, input_share
 from ...store.view import Entity, HostView, TrainerView
+from ...text.ranges import interval_text
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, window_text
 from ..charts.bins import Bins
@@ -48,9 +49,10 @@ def course_lines(
     values = binned(past, Bins.ending(now - span / CELLS, span, CELLS), now)
     top = found.top if found.top is not None else own_top(known)
     low, high = found.text(min(known)), found.text(max(known))
-    between = high if low == high else f"{low} to {high}"
     if low == high:  # the figure above says it
         return []
+    number, _, unit = low.rpartition(" ")  # the unit once: the line has few cells to spare
+    between = interval_text(number if unit and high.endswith(f" {unit}") else low, high)
     out: list[Line] = []
     for row in reversed(range(rows)):
         part = [None if v is None else _level(v / top * rows - row) for v in values] if top else []
