@@ -259,6 +259,13 @@ def test_a_layer_that_is_large_for_a_moment_is_not_left_out_of_the_chart() -> No
     assert "cached" in {token for _, _, token in groups}
 
 
+def test_what_is_there_alone_for_a_time_is_not_drawn_as_what_comes_later() -> None:
+    cached = [((0.0, "allocated"), (2.4, "cached"))] * 5
+    both = [((60.0, "allocated"), (2.4, "cached"))] * 20
+    groups = groups_of(cached + both, 1.0, HALF, 88, whole=False)
+    assert groups == ((0, 1, "allocated"), (1, 2, "cached"))
+
+
 def test_the_layers_of_a_chart_do_not_come_and_go_with_each_picture() -> None:
     """What is on the brink stays as it was before."""
     random = Random(3)

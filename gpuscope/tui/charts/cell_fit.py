@@ -136,7 +136,7 @@ def groups_of(
     found: Groups = tuple((n, n + 1, token) for n, (_, token) in enumerate(columns[0]))
     while len(found) > 1:
         of_each = [[sum(part) for part in zip(*sizes[a:b], strict=True)] for a, b, _ in found]
-        order = [n for n in range(len(found)) if _may_be_joined(of_each[n])]
+        order = [n for n in range(len(found)) if _may_be_joined(of_each, n)]
         order.sort(key=lambda n: sum(of_each[n]))
         thin = [n for n in order if _is_thin(of_each[n], whole)]
         if not order or (not thin and untrue(found) <= UNTRUE):
@@ -156,20 +156,28 @@ def in_groups(stack: Stack, groups: Groups) -> Stack:
     return tuple((sum(amount for amount, _ in stack[a:b]), token) for a, b, token in groups)
 
 
+def _beside(sizes: list[list[float]], thin: int) -> int:
+    """Return the larger of the layers beside one."""
+    beside = [n for n in (thin - 1, thin + 1) if 0 <= n < len(sizes)]
+    return max(beside, key=lambda n: sum(sizes[n]))
+
+
 def _fewer(groups: Groups, sizes: list[list[float]], thin: int) -> Groups:
     """Return groups of which one has become a part of the larger one beside it."""
-    beside = [n for n in (thin - 1, thin + 1) if 0 <= n < len(groups)]
-    other = max(beside, key=lambda n: sum(sizes[n]))
+    other = _beside(sizes, thin)
     first, last = min(thin, other), max(thin, other)
     token = groups[max(thin, other, key=lambda n: sum(sizes[n]))][2]
     whole = (groups[first][0], groups[last][1], token)
     return (*groups[:first], whole, *groups[last + 1 :])
 
 
-def _may_be_joined(sizes: Sequence[float]) -> bool:
-    """Return whether a layer is less than a cell, and large in no column."""
-    seen = [size for size in sizes if size > 0]
-    return not seen or (sum(seen) / len(seen) < CELL and max(seen) < CELL * 2)
+def _may_be_joined(sizes: list[list[float]], thin: int) -> bool:
+    """Return whether a layer is less than a cell, large in no column, and seen alone in none."""
+    seen = [size for size in sizes[thin] if size > 0]
+    if seen and (sum(seen) / len(seen) >= CELL or max(seen) >= CELL * 2):
+        return False
+    both = zip(sizes[thin], sizes[_beside(sizes, thin)], strict=True)
+    return not any(size >= 1 and not other for size, other in both)
 
 
 def _is_thin(sizes: Sequence[float], whole: bool) -> bool:

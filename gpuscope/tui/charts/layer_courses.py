@@ -34,8 +34,8 @@ SPAN_SHARE, LEAST_SHARE = 0.05, 0.005
 """Of the axis: the least that the height of a course stands for, so that none makes a drama of
 little, and the change of a layer below which it has no course.
 """
-STACK_ROWS, USUAL_STACK_ROWS = 12, 14
-"""Of the stack below the courses, with its axis: at least, and before courses are higher."""
+STACK_ROWS = 14
+"""Of the stack below the courses, with its axis, an event and step numbers."""
 COURSE_ROWS, MOST_COURSE_ROWS = 3, 5
 PARTED_FROM = 4
 """Rows of a layer from which on the last is blank: else its course runs into the next name."""
@@ -110,14 +110,12 @@ def rows_of_layers(moving: Sequence[bool], height: int) -> list[int]:
     room = height - 1 - STACK_ROWS
     if room < len(moving):
         return []
-    rows = rows_of_trends(moving, room, COURSE_ROWS + 1)
-    kept = USUAL_STACK_ROWS - STACK_ROWS
-    return max(rows, rows_of_trends(moving, room - kept, MOST_COURSE_ROWS + 1), key=sum)
+    return rows_of_trends(moving, room, MOST_COURSE_ROWS + 1)
 
 
 def wanted_rows(moving: Sequence[bool]) -> int:
     """Return the rows in which all layers and the stack are shown well."""
-    return len(moving) + 1 + sum(moving) * COURSE_ROWS + USUAL_STACK_ROWS
+    return len(moving) + 1 + sum(moving) * COURSE_ROWS + STACK_ROWS
 
 
 def between_text(least: str, most: str, brief: bool = False) -> str:
