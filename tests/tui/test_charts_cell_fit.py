@@ -266,6 +266,15 @@ def test_what_is_there_alone_for_a_time_is_not_drawn_as_what_comes_later() -> No
     assert groups == ((0, 1, "allocated"), (1, 2, "cached"))
 
 
+def test_a_layer_that_has_become_large_is_drawn_whatever_was_joined_before() -> None:
+    little = [((1.0, "allocated"), (0.5, "cached"), (6.0, "outside"))] * 20
+    before = groups_of(little, 1.0, HALF, 120, whole=False)
+    assert [token for _, _, token in before] == ["outside"]
+    grown = [*little, *[((40.0, "allocated"), (0.5, "cached"), (20.0, "outside"))] * 4]
+    now = groups_of(grown, 1.0, HALF, 120, whole=False, before=before)
+    assert {"allocated", "outside"} <= {token for _, _, token in now}
+
+
 def test_the_layers_of_a_chart_do_not_come_and_go_with_each_picture() -> None:
     """What is on the brink stays as it was before."""
     random = Random(3)

@@ -145,6 +145,9 @@ def groups_of(
         found = next((one for one in fewer[1:] and fewer if untrue(one) <= UNTRUE), fewer[0])
     named = tuple(token for _, token in columns[0])
     same = before and before[-1][1] == len(named) and all(t in named[a:b] for a, b, t in before)
+    same = same and not any(
+        _is_large(sizes[n]) for a, b, t in before for n in range(a, b) if named[n] != t
+    )
     stays = same and (len(before) >= len(found) or untrue(found) > 0)
     if stays and untrue(before) <= UNTRUE_AGAIN:
         return before
@@ -173,11 +176,16 @@ def _fewer(groups: Groups, sizes: list[list[float]], thin: int) -> Groups:
 
 def _may_be_joined(sizes: list[list[float]], thin: int) -> bool:
     """Return whether a layer is less than a cell, large in no column, and seen alone in none."""
-    seen = [size for size in sizes[thin] if size > 0]
-    if seen and (sum(seen) / len(seen) >= CELL or max(seen) >= CELL * 2):
+    if _is_large(sizes[thin]):
         return False
     both = zip(sizes[thin], sizes[_beside(sizes, thin)], strict=True)
     return not any(size >= 1 and not other for size, other in both)
+
+
+def _is_large(sizes: Sequence[float]) -> bool:
+    """Return whether a layer is a cell or more where it is seen, or two cells in any column."""
+    seen = [size for size in sizes if size > 0]
+    return bool(seen) and (sum(seen) / len(seen) >= CELL or max(seen) >= CELL * 2)
 
 
 def _is_thin(sizes: Sequence[float], whole: bool) -> bool:
