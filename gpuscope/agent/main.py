@@ -176,7 +176,7 @@ class Agent:
         if self._outbox.put_sample(_encoded(sample)):
             if self._dropped:
                 lost = "1 sample was" if self._dropped == 1 else f"{self._dropped} samples were"
-                text = f"{lost} dropped: the reader was too slow"
+                text = f"{lost} dropped: gpuscope read too slowly"
                 self._put(
                     frames.Event(
                         frames.HOST_ID,

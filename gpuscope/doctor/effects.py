@@ -172,9 +172,10 @@ def _batch(amounts: Amounts) -> Effect | None:
     parts = math.ceil(amounts.requested / room)
     return Effect(
         text=f"the largest request that fits is {bytes_text(room)}, "
-        f"{percent_text(room / amounts.requested)} of this one: if this one is an "
-        f"activation, {'half' if parts == 2 else f'1/{parts} of'} the batch fits. "
-        "The message does not say whether it is",
+        f"{percent_text(room / amounts.requested)} of this one: if the "
+        f"{bytes_text(amounts.requested)} were an activation, "
+        f"{'half' if parts == 2 else f'1/{parts} of'} the batch would fit; torch does not say what "
+        "it was",
         bound="about",
     )
 

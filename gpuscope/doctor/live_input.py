@@ -270,7 +270,7 @@ def _of_cores(scene: LiveScene, trainer: TrainerView, room: WorkerRoom) -> Itera
         return
     parts = [f"the host has {total} cores" if total else f"it may use {cores:.3g} cores"]
     if busy is not None:
-        parts = [f"{percent_text(busy / 100)} of the host's {total} cores are busy"]
+        parts = [f"the host's {total} cores are {percent_text(busy / 100)} busy"]
     if total and cores < total:
         parts.append(f"{subject_of(trainer)} may use {cores:.3g} of them")
     text = ", and ".join(parts)
@@ -282,7 +282,7 @@ def _of_cores(scene: LiveScene, trainer: TrainerView, room: WorkerRoom) -> Itera
         yield Evidence(text=f"{text}; how busy they are is not known yet")
         return
     elif room.waits and room.number > cores:
-        text += "; torch warns of more workers than cores, which is meant for loaders that compute"
+        text += "; torch's warning about more workers than cores does not apply: this loader waits"
     elif room.free >= 1:
         text += ": there is room for workers"
     elif room.is_full:

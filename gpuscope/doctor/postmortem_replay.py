@@ -120,8 +120,8 @@ def _as_second(one: Finding, found: Replayed, facts: OomFacts) -> Finding:
     """Return what else the error was found to be, as what to do if the settings are not enough."""
     if one.severity != "problem":
         return one
-    text = f"first try {found.settings.text()}, with which the same requests fit; what is advised "
-    text += "here is for when that is not enough"
+    text = f"first try {found.settings.text()}, with which the same requests fit; use "
+    text += "this if that is not enough"
     first = Evidence(text=text, source=facts.source)
     return replace(one, severity="info", evidence=(first, *one.evidence))
 

@@ -348,8 +348,8 @@ def summary(report: Report) -> str:
     nothing = "nothing wrong was found"
     if report.ended and not report.ended_here:  # of a file: how it ended is said, not why
         nothing = "nothing that explains the end was found"
+    guesses = bool(now) and all(finding.confidence == "prior" for finding in now)
     if now:
-        guesses = all(finding.confidence == "prior" for finding in now)
         nothing = (
             "nothing that decides the cause was found" if guesses else "no problem and no warning"
         )
@@ -357,6 +357,8 @@ def summary(report: Report) -> str:
         nothing if report.examined else "nothing was examined"
     )
     looked = f" in {report.examined[0]}" if len(report.examined) == 1 else ""
+    if guesses and report.examined == ("the symptom",):
+        text, looked = "these words alone do not decide it", ""
     if report.ended_here and text == "nothing wrong was found" and not looked:
         text += " in what runs now"
     before = f". {report.ended_here}" if report.ended_here else ""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..store.view import JobView, TrainerView
 
 TIMES_BEFORE = "The times below are of the steps before"
-NO_LEDGER = "There is no table of the steps before the hang: each sampled minute has a part of it."
+NO_LEDGER = "No table: every sampled minute includes part of the hang."
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def test_the_batch_is_only_promised_what_follows():
     told = of_log("reduce-batch-size", "6.00 GiB", "27.50 GiB", "27.00 GiB", "0.10 GiB")
     assert told.freed_bytes is None
     assert "the largest request that fits is 4.00 GiB, 67 % of this one" in told.text
-    assert "The message does not say whether it is" in told.text
+    assert "torch does not say what it was" in told.text
     known = effect(
         "reduce-batch-size",
         allocated=20 * GIB,

@@ -79,7 +79,9 @@ def test_a_loader_that_waits_itself_gets_workers_however_busy_the_cores_are():
     assert "of each step with 8 workers: up to 8.9 times" in finding.effect.text
     assert "it mostly waits itself" in reasons(finding)
     assert "less than one core" not in reasons(finding)
-    assert "torch warns of more workers than cores" in reasons(finding), "as it will, for 8 on 2"
+    assert "torch's warning about more workers than cores does not apply" in reasons(finding), (
+        "as it will, for 8 on 2"
+    )
 
 
 def test_no_more_workers_than_hide_the_wait_are_advised():

@@ -377,8 +377,8 @@ def _of_file(args: argparse.Namespace) -> list[TrainerTime]:
     notes = [f"Its end: {past.ended}."] if past.ended else []
     notes += [past.problem] if past.problem else []
     if len(known) > 1:
-        which = "one that hangs" if hang else "one that is longest in it"
-        notes.append(f"{len(known)} jobs are in it; this is the {which}.")
+        which = "one that hangs" if hang else "longer one" if len(known) == 2 else "longest one"
+        notes.append(f"It holds {len(known)} jobs; this is the {which}.")
     if hang:  # the last, so that nothing follows the command that is to be copied
         notes.append(f"What to do about the hang: gpuscope doctor {quote(args.target)}")
     return [_noted(one, " ".join(notes)) for one in told]

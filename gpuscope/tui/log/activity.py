@@ -53,7 +53,8 @@ def activity(
     out.append(_axis(bins, chosen, glyphs))
     out.append(_times(bins))
     older = len(entries) - sum(map(sum, counts.values()))
-    what = f"each column is {window_text(bins.width)}, the highest has {top}"
+    what = f"each column is {window_text(bins.width)}"
+    what += f", the highest has {top}" if top > 1 else ""
     return f"{what} · {older} older" if older else what, out
 
 
