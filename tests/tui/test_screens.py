@@ -104,10 +104,10 @@ async def test_eight_trainers_of_three_users_mine_in_full_others_a_line_each():
 async def test_in_a_container_memory_of_nobody_is_told_with_its_reason():
     screen = await shown(views.vacant(container="docker", named=False), wanted="hidden")
     assert (
-        "hidden GPU 0, 1: 80.0 GiB · in a container (docker): the driver reports no process "
-        "outside it" in screen
+        "hidden 80.0 GiB on GPU 0, 1 · whose is unknown: a container (docker) sees no processes "
+        "outside" in screen
     )
-    assert "no process" not in screen.replace("reports no process outside it", "")
+    assert "no process" not in screen.replace("sees no processes outside", "")
 
 
 @in_loop

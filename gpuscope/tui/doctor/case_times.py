@@ -72,13 +72,11 @@ def before_text(case: Case, host: HostView) -> str:
 def since_text(case: Case, host: HostView) -> str:
     """Return for how long a finding has held, and since when by the clock.
 
-    Of one that held at the first look it is for how long it has been seen; it is "" for what has no
-    time.
+    Of one that held at the first look that alone is known; it is "" for what has no time.
     """
     if case.since is None or host.sampled_seconds is None:
         return ""
     since = last_step(case, host)
     if since is None and case.before:
-        longer = f"for {age_text(max(1.0, host.sampled_seconds - case.since))} or longer"
-        return f"{longer}: already there when {_start(host)}"
+        return f"since before {_start(host)}"
     return f"for {duration_of_case(case, host)}, since {clock(since or case.since, host)}"

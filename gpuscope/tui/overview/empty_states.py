@@ -156,11 +156,11 @@ def _hidden(host: HostView, history: HistoryOf) -> list[Line]:
     if not hidden:
         return []
     size = bytes_text(sum(hidden.values()))
-    why = f"in a container ({host.definition.container}): the driver reports no process outside it"
+    why = f"whose is unknown: a container ({host.definition.container}) sees no processes outside"
     return [
         [
             ("hidden ", "warn"),
-            (f"GPU {ranges_text(list(hidden))}: {size}", "text"),
+            (f"{size} on GPU {ranges_text(list(hidden))}", "text"),
             (f" · {why}", "muted"),
         ]
     ]
