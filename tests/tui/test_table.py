@@ -65,6 +65,32 @@ def test_header_rows_and_cursor() -> None:
     played(body)
 
 
+def test_a_long_text_goes_on_in_a_second_line_only_where_lines_are_free() -> None:
+    def long(*keys: str) -> list[TableRow]:
+        words = "a text that is longer than its cells"
+        return [TableRow(key, {"name": [(words, "text")], "value": key}) for key in keys]
+
+    async def body(pilot: Any, table: LiveTable) -> None:
+        table.show([*long("1"), *rows("2"), *long("3")])
+        await pilot.pause()
+        assert text(pilot.app).splitlines()[1:6] == [
+            "▸ a text that is longer      1",
+            "  than its cells",
+            "  row 2                      2",
+            "  a text that is longer      3",
+            "  than its cells",
+        ]
+        await pilot.click(LiveTable, offset=(5, 5))
+        assert table.cursor_key == "3", "the second line is the row's, too"
+        table.show([*long("1"), *rows("2", "4", "5", "6"), *long("3")])
+        await pilot.pause()
+        shown = text(pilot.app).splitlines()
+        assert shown[2].strip() == "than its cells"
+        assert "…" in shown[7], "no line is left for the second"
+
+    played(body, wraps="name")
+
+
 def test_keys_move_and_select() -> None:
     async def body(pilot: Any, table: LiveTable) -> None:
         table.show(rows(*"abcdefghijklmnop"))

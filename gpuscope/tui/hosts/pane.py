@@ -79,7 +79,7 @@ class FleetPane(Pane):
         session.fleet_heard = self._fleet.heard
         self._totals = Lines([[(WAITING, "muted")]], id="fleet-totals")
         self._hosts = LiveTable(
-            columns("worst"), empty=WAITING, gap=1, id="fleet-hosts", classes="panel"
+            columns("worst"), empty=WAITING, gap=1, wraps="worst", id="fleet-hosts", classes="panel"
         )
         self._detail = Lines(id="fleet-detail")
         self._devices = LiveTable(

@@ -74,6 +74,8 @@ Placed = tuple[Column, int]
 
 GAP, HEADINGS_APART = 2, 2
 GUTTER = 2
+MORE = "\n"
+"""Ends the key of the second line of a row."""
 THUMB, TRACK = "┃", "│"
 
 
@@ -192,9 +194,13 @@ class LiveTable(Painted, can_focus=True):
         cursor: bool = True,
         gap: int = GAP,
         lit: bool = False,
+        wraps: str = "",
         **kwargs: Any,
     ) -> None:
-        """Begin without rows; ``lit`` marks the cursor's row also without the keyboard."""
+        """Begin without rows; ``lit`` marks the cursor's row also without the keyboard.
+
+        A long text of the column ``wraps`` goes on in a second line where lines are free.
+        """
         super().__init__(**kwargs)
         self._columns = tuple(columns)
         self._rows: tuple[TableRow, ...] = ()
@@ -204,6 +210,9 @@ class LiveTable(Painted, can_focus=True):
         self._gap = gap
         self._cursor_shown = cursor
         self._lit = lit
+        self._wraps = wraps
+        self._keys: list[str] = []
+        """The key of the row in each line that was drawn."""
         self._cursor_key: str | None = None
         self._top = 0
         self._placed: tuple[tuple[object, ...], list[Placed]] = ((), [])
@@ -348,11 +357,11 @@ class LiveTable(Painted, can_focus=True):
             return
         if not self._cursor_shown:
             return
-        at = self._top + offset.y - int(self._header)
-        if at >= len(self._rows):
+        at = offset.y - int(self._header)
+        if at >= len(self._keys):
             return
         event.stop()
-        key = self._rows[at].key
+        key = self._keys[at]
         if key == self._cursor_key:
             self.action_select()
         else:
@@ -391,10 +400,11 @@ class LiveTable(Painted, can_focus=True):
             lines.append(self._heading)
         if not self._rows:
             return lines + self._empty_lines(width, page, gutter, tokens)
-        shown = self._rows[self._top : self._top + page]
+        shown = self._in_lines(self._rows[self._top : self._top + page], page)
+        self._keys = [row.key.removesuffix(MORE) for row in shown]
         fresh: dict[str, tuple[tuple[object, ...], Strip]] = {}
         for at, row in enumerate(shown):
-            here = self._cursor_shown and row.key == self._cursor_key
+            here = self._cursor_shown and self._keys[at] == self._cursor_key
             bar = thumb(at, page, len(self._rows), self._top) if overflow else ""
             key = (row, here, here and self._bright, bar)
             cached = self._line_cache.get(row.key)
@@ -407,6 +417,23 @@ class LiveTable(Painted, can_focus=True):
         self._line_cache = fresh
         self._cell_cache = {key: drawn for key, drawn in self._cell_cache.items() if key in fresh}
         return lines
+
+    def _in_lines(self, rows: Sequence[TableRow], page: int) -> list[TableRow]:
+        """Return the rows of the lines, a second one for what is long while lines are free."""
+        out, free = [], page - len(rows)
+        for row in rows:
+            cell, cells = row.cells.get(self._wraps), 0
+            if free > 0 and isinstance(cell, list):
+                cells = next(c for column, c, _ in self._spanned(row) if column.key == self._wraps)
+            first, *rest = styled.wrap(cell, cells) if cells else ([],)  # type: ignore[arg-type]
+            if rest:
+                free -= 1
+                blank = {name: [(" ", "text")] for name, value in row.cells.items() if value}
+                more = [piece for line in rest for piece in ((" ", "text"), *line)][1:]
+                out.append(row._replace(cells={**row.cells, self._wraps: first}))
+                row = TableRow(row.key + MORE, {**blank, self._wraps: more}, row.style, row.spans)
+            out.append(row)
+        return out
 
     def _header_line(self, gutter: int, tokens: Tokens) -> Line:
         pieces = [(" " * gutter, "muted")]
@@ -426,7 +453,7 @@ class LiveTable(Painted, can_focus=True):
         tokens: Tokens,
     ) -> Strip:
         glyphs = tokens.glyphs
-        mark = glyphs.cursor if here else ""
+        mark = glyphs.cursor if here and not row.key.endswith(MORE) else ""
         pieces: Line = (
             [(mark.ljust(gutter), "accent" if here and self._bright else "muted")] if gutter else []
         )
