@@ -34,11 +34,23 @@ def worst_lines(
     host: HostView | None,
     ended: Sequence[EndedJob] = (),
 ) -> list[tuple[str, Line]]:
-    """Return the worst findings that no line of a job names."""
+    """Return the worst findings that no line of a job names.
+
+    Where there is one row for them, a lesser one leaves what to do first to the job's.
+    """
     from ..doctor.text import top
     from ..shared.job_notes import ON_JOB_LINES
 
-    return top(cases, glyphs, rows, ON_JOB_LINES, host, ended)
+    lines = top(cases, glyphs, rows, ON_JOB_LINES, host, ended)
+    return lines[:1] if rows == 1 and worst_is_of_job(cases) else lines
+
+
+def worst_is_of_job(cases: Sequence[Case]) -> bool:
+    """Return whether a line of a job names the worst finding."""
+    from ..shared.job_notes import ON_JOB_LINES
+
+    worst = next((case for case in cases if case.grave), None)
+    return worst is not None and worst.finding.cause in ON_JOB_LINES
 
 
 async def go_to_finding(widget: Widget, key: str) -> None:

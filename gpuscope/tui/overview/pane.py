@@ -24,7 +24,7 @@ from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import Column, LiveTable
 from .cursors import begin, choose_job, keep_up, open_line, opens, rank_at_cursor
-from .finding_list import FindingList, go_to_finding, worst_lines
+from .finding_list import FindingList, go_to_finding, worst_is_of_job, worst_lines
 from .foot import Foot
 from .job_list import JobList
 from .panel_rows import (
@@ -171,8 +171,9 @@ class OverviewPane(Pane):
 
             self._slurm = SlurmEnds(self.session)
         live, rows = not self.session.why_not("stacks"), self._terminal[1]
-        dear = has_few_rows(len(host.devices), rows)
-        steps = first_steps(host, self.session.doctor.cases, live, only_problems=dear)
+        dear, cases = has_few_rows(len(host.devices), rows), self.session.doctor.cases
+        dear = dear and not (self._found and worst_is_of_job(cases))  # else a lesser one has a fix
+        steps = first_steps(host, cases, live, only_problems=dear)
         return steps | (self._slurm.notes(host) if self._slurm is not None else {})
 
     def show_findings(self) -> None:
