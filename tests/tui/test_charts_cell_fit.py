@@ -243,6 +243,17 @@ def test_a_layer_of_about_an_eighth_is_in_all_columns_or_in_none() -> None:
         assert len({tuple(token for _, token in edges) for edges in drawn}) == 1, rows
 
 
+def test_the_smaller_one_of_two_is_kept_while_it_is_true_to_half_a_cell() -> None:
+    """Five percent of a step, at any height of the step in its uppermost cell."""
+    steps = [step(36 + n / 2, 1.7 + n % 3 / 10) for n in range(16)]
+    scale = 2.4
+    groups = groups_of(steps, scale, HALF, 200, whole=False)
+    assert [token for _, _, token in groups] == ["allocated", "cached"]
+    for one in steps:
+        (below, _), (top, _) = edges_of(one, scale, HALF, 200)
+        assert abs(top - below - one[1][0] * scale) <= HALF
+
+
 def test_without_colour_an_eighth_of_a_step_has_a_cell() -> None:
     for rows in range(7, 30):
         heights = Heights(0, 100.0, rows + 1, HALF / CELL)

@@ -34,7 +34,9 @@ CELL, HALF = 8, 4
 REACH = 3
 """Eighths by which an edge may be moved: with the rounding to them less than half a cell."""
 TRUE_TO = 2.0
-"""Eighths by which what is drawn of a layer may differ from its size."""
+"""Eighths by which what is drawn of a layer may differ from its size: of the last two half a cell,
+because without the smaller one nothing is told apart any more.
+"""
 SEEN = 0.5
 """Eighths of a layer from which on it has to be drawn in each column, or in none."""
 COLUMNS_ASKED = 32
@@ -209,7 +211,8 @@ def _is_true(stack: Stack, scale: float, zero: int, most: int, whole: bool) -> b
         return True
     ranked = [shown for _, shown in sorted(sizes)]
     in_order = all(less <= more + 1 for less, more in pairwise(ranked))
-    return in_order and all(abs(shown - size) <= TRUE_TO for size, shown in sizes)
+    true_to = TRUE_TO if len(stack) > 2 else HALF
+    return in_order and all(abs(shown - size) <= true_to for size, shown in sizes)
 
 
 @lru_cache(maxsize=4096)
