@@ -70,7 +70,7 @@ def show_account(
         Part("used (= nvidia-smi)" if on_card else "tensors found", found.total, "text"),
         of_the_card(subject.device, room.headroom_bytes if room is not None else None, age)
         if subject.device
-        else "torch has no memory statistics on the CPU",
+        else "",  # below stands why
         [Part(part.name, part.size, part.token, about=part.about) for part in found.beside],
         _alarm_token(subject.device, room if age is None else None),
     )
