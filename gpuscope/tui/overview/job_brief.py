@@ -224,13 +224,14 @@ class JobBrief(Vertical):
         if telling is None or past is None or not self._curve.display:
             return
         self._show_memory(host, living)
-        if not drawn:
-            return
         from ..shared.job_rows import loss_text
 
+        # the title is of now, as the table beside it, also where the chart is not drawn anew
+        set_title(self._loss, f"Loss {loss_text(telling.number('loss') or 0.0)}")
+        if not drawn:
+            return
         low, high = loss_axis(past.values)
         line = Series("loss", "series3", past.seconds, past.values)
-        set_title(self._loss, f"Loss {loss_text(telling.number('loss') or 0.0)}")
         now = host.sampled_seconds
         self._loss.show([line], seconds, low, high, now=now, clock=clock)
 
