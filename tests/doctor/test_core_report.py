@@ -274,6 +274,8 @@ def test_first_stands_what_was_looked_at_and_last_what_has_ended():
     assert shown[-1] == "No problem and no warning. Exit code 0."
     guess = replace(report, findings=(finding(severity="info", confidence="prior"),))
     assert text(guess)[-1] == "Nothing that decides the cause was found. Exit code 0."
+    words = replace(guess, examined=("the symptom",))
+    assert text(words)[-1] == "These words alone do not decide it. Exit code 0."
     assert (
         text(replace(report, findings=(), ended=()))[-1] == "Nothing wrong was found. Exit code 0."
     )
