@@ -29,6 +29,7 @@ from gpuscope.tui.doctor.dialogs import ExplainDialog
 from gpuscope.tui.doctor.filter_text import text_of
 from gpuscope.tui.doctor.stack_text import stack_text
 from gpuscope.tui.doctor.text import columns, group_cases, row_of, top
+from gpuscope.tui.overview.finding_list import worst_lines
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import THEMES, UNICODE, Tokens
 from gpuscope.wire import frames as f
@@ -778,3 +779,19 @@ async def test_hostile_words_of_a_trainer_reach_no_terminal():
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await until(pilot, "Nothing wrong was found.", "pid 48220")
         assert not set("\x1b\x07\u202e") & set(screen)
+
+
+def test_where_there_is_one_row_a_lesser_finding_leaves_what_to_do_to_the_jobs():
+    one = replace(many(2)[1], fixes=(Fix(title="Do this."),))
+    waits = Case(1, replace(one, cause="live.input_bound", title="waits"), "live", job="a")
+    other = Case(2, replace(one, cause="live.other_code", title="other code"), "live", job="b")
+
+    def said(cases: list[Case], rows: int) -> list[str]:
+        host = views.host_of(views.vacant())
+        return [styled.plain(line) for _, line in worst_lines(cases, UNICODE, rows, host)]
+
+    assert len(said([other], 1)) == 2, "alone it says what to do first"
+    assert len(said([waits, other], 1)) == 1
+    assert "other code" in said([waits, other], 1)[0]
+    assert len(said([other, waits], 1)) == 2, "it is the worst"
+    assert len(said([waits, other], 3)) == 2

@@ -41,8 +41,8 @@ def worst_lines(
     from ..doctor.text import top
     from ..shared.job_notes import ON_JOB_LINES
 
-    lines = top(cases, glyphs, rows, ON_JOB_LINES, host, ended)
-    return lines[:1] if rows == 1 and worst_is_of_job(cases) else lines
+    brief = rows == 1 and worst_is_of_job(cases)
+    return top(cases, glyphs, rows, ON_JOB_LINES, None if brief else host, ended)
 
 
 def worst_is_of_job(cases: Sequence[Case]) -> bool:
