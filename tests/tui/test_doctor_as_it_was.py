@@ -41,7 +41,7 @@ def text_of(host: HostView) -> str:
 def test_its_end_its_last_figures_its_step_and_its_memory():
     page = text_of(ended("exited: KeyError: 'label'"))
     assert "train.py as it was at its end" in page
-    assert "failed 14:14:21: KeyError: 'label' · step 4,039 · loss 2" in page
+    assert "failed at 14:14:21: KeyError: 'label' · step 4,039 · loss 2" in page
     assert "stack of rank 0: " in page
     assert "step time: 500 ms in the median" in page
     assert "Where a step went, last 32 steps" in page
