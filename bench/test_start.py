@@ -66,7 +66,7 @@ def test_first_frame_waits_for_nothing(
         "XDG_CONFIG_HOME": str(tmp_path),
     }
     ours, one, ratio = alternate(
-        lambda: _first_frame([sys.executable, "-m", "gpuscope"], "(?s)Overview.*─ GPUs", env),
+        lambda: _first_frame([sys.executable, "-m", "gpuscope"], "(?s)Overview.* GPUs ", env),
         lambda: _first_frame([sys.executable, "-c", ONE_WIDGET], "one widget is here", {}),
         9,
     )
