@@ -511,6 +511,8 @@ def test_a_blocked_main_thread_of_3_14_is_called_off():
         "print('back', flush=True)\ntime.sleep(60)\n"
     )
     with victim(code, binary) as running:
+        stat = Path(f"/proc/{running.pid}/stat")
+        wait_for(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S", what="its read")
         with pytest.raises(CannotInject) as caught:
             inject(running.pid, patience=0.5)
         assert caught.value.code == "busy"
