@@ -102,10 +102,11 @@ def predict(
     """
     allocated = allocated_figure(found, trace, doubts)
     conv = errors.convolutions(trace)
-    left = [doubt for doubt in doubts if not (doubt.replayed and trace.frees_instead)]
-    reserved = _reserved_figure(
-        found.peak_reserved_bytes, allocated_figure(found, trace, left), left, conv, replayed_held
-    )
+    left, surer = doubts, allocated
+    if trace.frees_instead:
+        left = [doubt for doubt in doubts if not doubt.replayed]
+        surer = allocated_figure(found, trace, left)
+    reserved = _reserved_figure(found.peak_reserved_bytes, surer, left, conv, replayed_held)
     parts = errors.category_errors(trace, found.peak_allocated_at.event)
     return Prediction(
         allocated=allocated,

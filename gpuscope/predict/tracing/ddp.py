@@ -136,13 +136,15 @@ class KeptTensors:
         """
         self.clear()
         self._end_late(len(trace.events))
-        most = _peak(trace)
         sooner = {block: since for block, (since, _) in self.kept.items()}
         later = {block: end for block, _, end in self.late}
         trace.frees_instead += [moments for moments in (sooner, later) if moments]
+        most = _peak(trace) if trace.frees_instead else 0
         if not most:
             return 0.0, 0.0
-        less, more = (_peak(trace.freed_instead(moments)) for moments in (sooner, later))
+        less, more = (
+            _peak(trace.freed_instead(moments)) if moments else most for moments in (sooner, later)
+        )
         return round(100 * (most - less) / most, 1), round(100 * (more - most) / most, 1)
 
 
