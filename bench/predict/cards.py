@@ -284,6 +284,7 @@ def _tell(row: Figures) -> None:
 def predicted(name: str, request: Request, seconds: float = TRACE_SECONDS) -> Figures:
     """Return the prediction of one request, or why there is none."""
     from gpuscope.predict import answer, child
+    from gpuscope.predict.allocator import simulate
 
     begin = time.monotonic()
     row: Figures = {"name": name, "request": asdict(request), "error": None}
@@ -296,7 +297,13 @@ def predicted(name: str, request: Request, seconds: float = TRACE_SECONDS) -> Fi
     found = asking.answer.prediction
     for key, figure in (("allocated", found.allocated), ("reserved", found.reserved)):
         row[key] = {"bytes": figure.bytes, "low": figure.low, "high": figure.high}
-    row["phases"] = phase_peaks(asking.traced.trace)
+    trace = asking.traced.trace
+    outcomes = [asking.simulated, *map(simulate, map(trace.freed_instead, trace.frees_instead))]
+    row["outcomes"] = {
+        "allocated": [one.peak_allocated_bytes for one in outcomes],
+        "reserved": [one.peak_reserved_bytes for one in outcomes],
+    }
+    row["phases"] = phase_peaks(trace)
     row["doubts"] = [asdict(doubt) for doubt in asking.answer.doubts]
     row["torch"] = asking.answer.torch
     row["seconds"] = round(time.monotonic() - begin, 2)
@@ -346,15 +353,19 @@ def _tell_predicted(row: Figures) -> None:
 
 
 def score(measured: Path, forecast: Path) -> None:
-    """Print the error of each case, and the summary over all that have both figures."""
+    """Print the error of each case, and the summary over all that have both figures.
+
+    The second summary compares each case with that of its predicted outcomes which is the nearest.
+    """
     known = {row["name"]: row for row in _rows(forecast)}
     errors: dict[str, list[float]] = {"allocated": [], "reserved": []}
     held: dict[str, list[bool]] = {"allocated": [], "reserved": []}
+    nearest: dict[str, list[float]] = {"allocated": [], "reserved": []}
     print(f"{'case':34} {'allocated':>10} {'error':>8}  {'reserved':>10} {'error':>8}")
     for row in _rows(measured):
         there = known.get(row["name"])
-        if row["error"] or there is None or there["error"] or "peak_allocated_bytes" not in row:
-            why = row["error"] or (there or {}).get("error") or "no figure"
+        if row.get("error") or there is None or there["error"] or "peak_allocated_bytes" not in row:
+            why = row.get("error") or (there or {}).get("error") or "no figure"
             print(f"{row['name']:34} {str(why)[:120]}")
             continue
         cells = []
@@ -362,17 +373,26 @@ def score(measured: Path, forecast: Path) -> None:
             truth, figure = row[f"peak_{key}_bytes"], there[key]
             errors[key].append(100 * (figure["bytes"] / truth - 1))
             held[key].append(figure["low"] <= truth <= figure["high"])
+            outcomes = there.get("outcomes", {}).get(key, [figure["bytes"]])
+            nearest[key].append(min(100 * abs(size / truth - 1) for size in outcomes))
             mark = " " if held[key][-1] else "!"
             cells.append(f"{truth / MIB:10.1f} {errors[key][-1]:+7.2f}%{mark}")
         print(f"{row['name']:34} {' '.join(cells)}")
     for key, values in errors.items():
         if values:
-            sizes = sorted(abs(value) for value in values)
-            high = sizes[min(len(sizes) - 1, int(0.95 * len(sizes)))]
+            print(f"{key}: {_summary(values)}, the error holds {sum(held[key])} of {len(values)}")
+    for key, values in nearest.items():
+        if values:
             print(
-                f"{key}: n = {len(sizes)}, median {statistics.median(sizes):.2f} %, "
-                f"p95 {high:.2f} %, the error holds {sum(held[key])} of {len(sizes)}"
+                f"{key}, beside the nearest outcome: {_summary(values)}, most {max(values):.2f} %"
             )
+
+
+def _summary(values: Sequence[float]) -> str:
+    """Return the number of errors in percent, their median and their 95th percentile."""
+    sizes = sorted(abs(value) for value in values)
+    high = sizes[min(len(sizes) - 1, int(0.95 * len(sizes)))]
+    return f"n = {len(sizes)}, median {statistics.median(sizes):.2f} %, p95 {high:.2f} %"
 
 
 def _rows(path: Path) -> list[Figures]:
