@@ -42,8 +42,8 @@ class Fullest(NamedTuple):
 
 
 def peak_text(seconds: float) -> str:
-    """Return the time that a peak covers, in words: ``peak of 30 s``."""
-    return f"peak of {window_text(max(5, 5 * round(seconds / 5)))}"
+    """Return the time that a peak covers, in words: ``peak in the last 30 s``."""
+    return f"peak in the last {window_text(max(5, 5 * round(seconds / 5)))}"
 
 
 def seconds_of(trainer: TrainerView | None) -> float:

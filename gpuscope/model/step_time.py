@@ -96,15 +96,13 @@ def unnamed_share(trainer: TrainerView) -> float:
     return 0.0 if measured_step([trainer]) else 1.0 - (input_share(trainer) or 0.0)
 
 
-def input_window(trainer: TrainerView, brief: bool = False) -> str:
-    """Return over which of its steps :func:`input_wait` is a mean: ``the last 64 steps``.
-
-    With ``brief``, as beside a state in a table, it is ``64 steps``.
-    """
+def input_window(trainer: TrainerView) -> str:
+    """Return over which of its steps :func:`input_wait` is a mean: ``the last 64 steps``."""
     parts = trainer.number("input_seconds") is not None and "compute" in split_of(trainer)
     steps, made = PARTS_STEPS if parts else MEDIAN_STEPS, trainer.number("step")
-    text = count_text(steps if made is None else min(steps, max(1, int(made))), "step")
-    return text if brief else f"the last {text}"
+    return "the last " + count_text(
+        steps if made is None else min(steps, max(1, int(made))), "step"
+    )
 
 
 def input_columns(trainer: TrainerView) -> tuple[str, tuple[str, ...]]:

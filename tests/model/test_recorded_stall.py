@@ -82,3 +82,4 @@ def test_a_rank_that_is_stuck_in_its_loader_waited_for_data_as_its_steps_did():
     assert share is not None
     assert 0.01 < share < 0.03
     assert window == "the last 32 steps"
+    assert told_input(stuck, brief=True) == (share, "a step")

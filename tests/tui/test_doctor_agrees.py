@@ -159,7 +159,7 @@ def test_one_wait_for_input_has_one_figure_everywhere():
     assert f"{line.split.shares['input']:.2f}" == "0.74"
     assert line.cells["pace"][0] == "100 ms"
     assert "waits for data 74 % of the last 32 steps" in notes
-    assert judge(host, host.devices[0]).reason == "74 % of 32 steps"
+    assert judge(host, host.devices[0]).reason == "74 % of a step"
     said = found["live.input_bound"]
     assert said.title.endswith("74 % of the last 32 steps")
     assert said.fixes[0].effect == "at best 30.2 ms instead of 116 ms per step on average"

@@ -236,7 +236,7 @@ async def test_a_chart_names_the_layer_that_the_legend_of_the_devices_lacks():
         sample.a = []
     for shown, elsewhere in (
         (frames, "⠢ not read, others as in GPUs"),
-        (views.training(), "colours as in GPUs"),
+        (views.training(), "legend as in GPUs"),
     ):
         async with make_app(shown).run_test(size=USUAL) as pilot:
             await until(pilot, "VRAM of GPU 5", "─ █ allocated █ cached █ outside torch █ other")

@@ -103,7 +103,7 @@ def test_the_state_tells_who_hangs_and_who_waits_and_what_has_no_probe():
     assert words(heading)["state"] == "▲ stalled 47s", "the gravest of its ranks"
     assert words(listed(views.training(4.0)).rows[0])["state"].startswith("◆ input-bound")
     states = [words(row)["state"] for row in listed(views.training(4.0)).rows[1:]]
-    assert states.pop(5) == "◆ input-bound 31 % of 64 steps"
+    assert states.pop(5) == "◆ input-bound 31 % of a step"
     assert states[:6] == ["● step 4,003 median 901 ms"] * 6
     assert states[6] == "no probe"
     assert words(listed(views.vacant(10.0)).rows[0])["state"] == "○ idle"

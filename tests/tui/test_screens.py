@@ -432,7 +432,7 @@ async def test_a_reason_in_a_narrow_column_begins_with_what_matters():
         in_short("nvmlDeviceGetPowerUsage has not returned for 12 s")
         == "for 12 s in nvmlDeviceGetPowerUsage"
     )
-    assert in_short("31 % of 64 steps") == "31 % of 64 steps"
+    assert in_short("31 % of a step") == "31 % of a step"
     assert "▲ hung for 12 s in" in await shown(views.hung(), size=(120, 40), wanted="hung")
 
 

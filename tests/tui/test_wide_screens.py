@@ -97,7 +97,7 @@ async def test_gpus_without_a_line_of_their_own_are_shown_as_one_mean():
 async def test_what_is_held_after_each_step_is_a_curve_of_its_own():
     app = make_app(jobs.ranks(leaks=2), "memory")
     async with app.run_test(size=LARGE) as pilot:
-        await until(pilot, "Held after each step, GiB", "after step")
+        await until(pilot, "Held after each step, GiB", "held after a step", " at step ")
 
 
 def one_gpu() -> list[f.Frame]:

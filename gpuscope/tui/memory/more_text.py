@@ -129,8 +129,8 @@ def _events(allocator: AllocView) -> list[Line]:
         lines.append(line)
     held, step, trend = n("step_allocated_bytes"), n("step_allocated_step"), trend_of(allocator)
     if held is not None and step is not None:
-        line = [(fit("allocated", NAME), "text"), (bytes_text(held), "text")]
-        line.append((f" after step {step:,.0f}", "muted"))
+        line = [(fit("held after a step", NAME), "text"), (bytes_text(held), "text")]
+        line.append((f" at step {step:,.0f}", "muted"))
         if trend is not None:
             grows = f"{signed_bytes_text(trend.slope)} per step" if trend.grows else "does not grow"
             token = "warn" if trend.grows else "muted"

@@ -76,7 +76,7 @@ def show_account(
     )
     glyphs = panel.tokens.glyphs
     legend = [
-        (glyphs.fill("allocated"), "allocated", f"allocated: {peak_text(seconds)}"),
+        (glyphs.fill("allocated"), "allocated", peak_text(seconds)),
         (glyphs.moment, "title", "now"),
     ]
     panel.legend(legend if now else [])

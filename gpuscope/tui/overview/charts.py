@@ -266,7 +266,7 @@ class Charts(Vertical):
         total = device.definition.total_bytes
         there, fill = named_layers(host), chart.tokens.glyphs.fill
         absent = [one for one in layers if one.token not in there and any(one.values)]
-        chart.legend_elsewhere = f"colours {AS_IN_GPUS}"
+        chart.legend_elsewhere = f"legend {AS_IN_GPUS}"
         if absent:
             named = ", ".join(f"{fill(one.token)} {one.label}" for one in absent)
             chart.legend_elsewhere = f"{named}, others {AS_IN_GPUS}"

@@ -183,7 +183,7 @@ class JobList(Painted, can_focus=True):
     def _name_bases(self, lines: Sequence[JobLine]) -> None:
         """Say on the border of which steps the figures are, where any line has them."""
         bases = {
-            "pace": f"step time: {MEDIAN_STEPS}-step median",
+            "pace": f"step time: median of {MEDIAN_STEPS} steps",
             "memory": f"peak {PEAK_BASIS}",
         }
         told = [

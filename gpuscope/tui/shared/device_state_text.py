@@ -48,7 +48,7 @@ _CALL_FAILED = re.compile(r"nvml\w+: (.+)")
 _CALL_HANGS = re.compile(r"(nvml\w+) has not returned for (.+)")
 _LINE = re.compile(r"(at \S+:\d+) in .*")
 _LEFT = re.compile(r"(.* left) of .*")
-_OF_STEPS = re.compile(r" of \d+ steps?$")
+_OF_TIME = re.compile(r" of (?:a step|the time)$")
 _SUBJECT = re.compile(r"^the (?:device|GPU) has ")
 _ENDS = re.compile(r"out of memory in (.+?)(?:, .*)?")
 
@@ -84,7 +84,7 @@ def in_shortest(reason: str) -> str:
     if ends := _ENDS.fullmatch(reason):
         return f"{ends[1]} left"
     short = in_short(reason)
-    short = _OF_STEPS.sub("", short.removesuffix(" in a collective"))
+    short = _OF_TIME.sub("", short.removesuffix(" in a collective"))
     return _LEFT.sub(r"\1", _LINE.sub(r"\1", short))
 
 

@@ -165,7 +165,7 @@ class MeasuredPanels(TimePanels):
     def _draw_steps(
         self, found: StepLayers, window: float, now: float | None, clock: float | None
     ) -> None:
-        self._layers.legend_elsewhere = "colours as in the table" if self._clock.rows else ""
+        self._layers.legend_elsewhere = "legend as in the table" if self._clock.rows else ""
         self._layers.show_empty("no step has ended yet")
         title = f"{found.what} over {window_text(window)}"
         self._layers.show(
