@@ -88,8 +88,8 @@ def told_input(trainer: TrainerView, brief: bool = False) -> tuple[float | None,
     """Return the share of input wait that every screen tells of a trainer, and of what it is one.
 
     It is that of the wall clock where it is divided, else of its last steps. ``brief`` is as beside
-    a state in a table: ``the time`` or ``a step``. Of a trainer that hangs it is that of the time before: a rank that is stuck
-    in its loader has waited in no step that ended.
+    a state in a table: ``the time`` or ``a step``. Of a trainer that hangs it is that of the time
+    before: a rank that is stuck in its loader has waited in no step that ended.
     """
     ledger = until_last_step(trainer) if stands_still(trainer) else recent(trainer)
     if ledger.sure and (row := next((r for r in ledger.rows if r.name == "input"), None)):
