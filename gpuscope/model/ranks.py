@@ -18,6 +18,11 @@ def name_of(trainer: TrainerView) -> str:
     return f"rank {rank}" if rank is not None else f"pid {trainer.definition.pid}"
 
 
+def of_one_job(trainers: Iterable[TrainerView]) -> bool:
+    """Tell whether these are ranks of one job. A trainer without a job is one by itself."""
+    return len({one.definition.job or one.key for one in trainers}) == 1
+
+
 def subject_of(trainer: TrainerView, first: bool = False) -> str:
     """``rank 3``, or the script of a trainer without a rank, as the subject of a sentence.
 

@@ -158,6 +158,19 @@ async def test_the_steps_of_ranks_that_are_alike_share_a_line_and_of_others_do_n
             await until(pilot, wanted)
 
 
+@pytest.mark.parametrize("size", [USUAL, LARGE])
+@in_loop
+async def test_two_trainers_without_a_job_are_no_ranks_of_one(size):
+    frames = _two_ranks(False)
+    for frame in frames:
+        if isinstance(frame, f.Def) and frame.trainer is not None:
+            frame.trainer.job = frame.trainer.rank = frame.trainer.world_size = None
+    app = make_app(frames)
+    async with app.run_test(size=size) as pilot:
+        screen = await until(pilot, "step, 2 trainers" if size == LARGE else "train.py (48214)")
+        assert "2 ranks" not in screen
+
+
 def _two_ranks(slow: bool) -> list[f.Frame]:
     out: list[f.Frame] = [views.hello(), views.host_def(), *(views.gpu(i) for i in range(2))]
     for rank in range(2):

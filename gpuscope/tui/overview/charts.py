@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from textual.containers import Horizontal, Vertical
 
 from ...model.device_state import mute
-from ...model.ranks import name_of
+from ...model.ranks import name_of, of_one_job
 from ...model.stalls import is_stalled
 from ...model.step_time import input_columns, input_share
 from ...text.process_name import short_script
@@ -374,7 +374,7 @@ class Charts(Vertical):
         from ..charts.line import Series, alike_text, one_if_alike
 
         trainers = self._drawn_trainers(host)
-        jobs = {t.definition.job for t in trainers}
+        one_job = of_one_job(trainers)
         found = []
         for token, trainer in zip(TOKENS, trainers, strict=False):
             past = self._history(trainer.id, column, scale)
@@ -382,9 +382,11 @@ class Charts(Vertical):
             one = Series(self._label(host, trainer), token, past.seconds, past.values)
             if column != "loss" or any(value is not None for value in one.values):
                 found.append(one)
-        known = sum(t.gone is None and t.definition.job in jobs for t in host.trainers)
-        alike = alike_text(len(found), known)
-        return one_if_alike(found, alike) if len(jobs) == 1 else found
+        if not one_job:
+            return found
+        job = trainers[0].definition.job
+        known = sum(t.gone is None and t.definition.job == job for t in host.trainers)
+        return one_if_alike(found, alike_text(len(found), known))
 
     def _input(self, host: HostView) -> Sequence[Series]:
         """Return the share of the step in which each trainer waits for its data."""
@@ -408,11 +410,11 @@ class Charts(Vertical):
 
     @staticmethod
     def _label(host: HostView, trainer: TrainerView) -> str:
-        jobs = {t.definition.job for t in host.trainers if t.gone is None}
-        if len(jobs) == 1 and trainer.definition.rank is not None:
+        living = [t for t in host.trainers if t.gone is None]
+        if of_one_job(living) and trainer.definition.rank is not None:
             return name_of(trainer)
         name = short_script(trainer.definition.script)
-        names = [short_script(t.definition.script) for t in host.trainers if t.gone is None]
+        names = [short_script(t.definition.script) for t in living]
         return f"{name} ({trainer.definition.pid})" if names.count(name) > 1 else name
 
     @staticmethod

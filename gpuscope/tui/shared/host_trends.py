@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...model.device_state import mute
-from ...model.ranks import median, name_of
+from ...model.ranks import median, name_of, of_one_job
 from ...model.step_time import input_columns
 from ...model.valid_history import while_it_steps
 from ...store.view import History
@@ -170,7 +170,7 @@ def named_trends(
         name = f", {_name(trainer, trainers)}" if len(trainers) > 1 else ""
         yield trend(f"{what}{name}", trainer, past)
     if alike:
-        who = "rank" if len({t.definition.job for t in trainers}) == 1 else "trainer"
+        who = "rank" if of_one_job(trainers) else "trainer"
         other = f"other {who}" if odd else who
         most = max(alike, key=lambda one: one[2])
         yield trend(f"{what}, {count_text(len(alike), other)}", most[0], most[1])
@@ -182,7 +182,7 @@ def _mean(past: History) -> float | None:
 
 
 def _name(trainer: TrainerView, trainers: Sequence[TrainerView]) -> str:
-    if len({t.definition.job for t in trainers}) == 1 and trainer.definition.rank is not None:
+    if of_one_job(trainers) and trainer.definition.rank is not None:
         return name_of(trainer)
     return f"{short_script(trainer.definition.script)} {trainer.definition.pid}"
 
