@@ -40,6 +40,8 @@ class AccountRow:
         return self.size if isinstance(self.size, (int, float)) else 0.0
 
 
+REST_OF_PROCESS = "rest of the process"
+"""On a CPU: the resident memory in which the probe has found no tensor of the training."""
 COUNTED = (
     ("parameters", "parameter_bytes", "a smaller dtype or sharding (next run)"),
     ("optimizer state", "optimizer_state_bytes", "an 8-bit or sharded optimizer (next run)"),
@@ -243,13 +245,21 @@ def expandable_segments(trainer: TrainerView | None) -> bool | None:
     return None if settings is None else grows_segments(settings)
 
 
-def on_cpu(allocator: AllocView) -> list[AccountRow]:
-    """Return only what the probe counted, because torch has no caching allocator for the CPU."""
+def on_cpu(allocator: AllocView, rss_bytes: float | None = None) -> list[AccountRow]:
+    """Return what the probe counted, because torch has no caching allocator for the CPU.
+
+    Of a process whose resident memory is known, the rest of that has a row as well, once all that
+    the probe counts is known.
+    """
     tokens = ("allocated", "series6", "cached")
-    return [
+    rows = [
         AccountRow(n, token, size_of(allocator, c))
         for (n, c, _), token in zip(COUNTED, tokens, strict=True)
     ]
+    if rss_bytes is not None and not any(isinstance(row.size, Unknown) for row in rows):
+        rest = max(0.0, rss_bytes - sum(row.known for row in rows))
+        rows.append(AccountRow(REST_OF_PROCESS, "driver", rest))
+    return rows
 
 
 def size_of(entity: AllocView | DeviceView, column: str) -> float | Unknown:

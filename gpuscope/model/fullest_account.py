@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ..store.view import AllocView, DeviceView, HistoryOf, HostView
+from ..store.view import AllocView, DeviceView, HistoryOf, HostView, TrainerView, by_id
 from ..text.units import MIB, bytes_text
 from ..wire.frames import Unknown
 from .allocator_account import on_cpu
@@ -38,11 +38,14 @@ def account_at_the_fullest(
     """Return the rows of a device with the trainer's part as it was when it was fullest.
 
     The total is what is used now. Without a device it is a CPU: the rows are what the probe has
-    counted.
+    counted, and the rest of the process where its resident memory is known, which is the total.
     """
     if device is None:
         assert allocator is not None
-        parts = on_cpu(allocator)
+        rss = rss_of(host, trainer_of(host, allocator))
+        parts = on_cpu(allocator, rss)
+        if rss is not None:
+            return FullestRows(Account(parts, rss), {}, 0.0)
         unknown = [part.size for part in parts if isinstance(part.size, Unknown)]
         total = unknown[0] if len(unknown) == len(parts) else sum(part.known for part in parts)
         return FullestRows(Account(parts, total), {}, 0.0)
@@ -56,6 +59,15 @@ def account_at_the_fullest(
     moment = account(host, device, allocator).parts
     now = {(part.inside, part.name): part.known for part in moment if part.token == "allocated"}
     return FullestRows(found, now, seconds)
+
+
+def rss_of(host: HostView, trainer: TrainerView | None) -> float | None:
+    """Return the resident memory of a trainer's process in bytes, None where it is not known.
+
+    A process that ends has given its memory back before it is gone: of it nothing is told.
+    """
+    process = by_id(host.processes, trainer.process) if trainer is not None else None
+    return (process.number("rss_bytes") or None) if process is not None else None
 
 
 def _missed_notes(then: AllocView) -> list[str]:

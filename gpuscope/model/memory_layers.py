@@ -97,3 +97,21 @@ def of_the_card(
     if headroom_bytes is not None:
         notes.append(f"headroom {marked(bytes_text(headroom_bytes), age)}")
     return " · ".join(notes)
+
+
+def of_the_host(host: HostView, used: float | None) -> str:
+    """Return what a process's memory is a part of on a CPU, and how much the host has left.
+
+    A cgroup with a limit may end a process long before the host is full.
+    """
+    total, free = host.definition.memory_total_bytes, host.number("memory_available_bytes")
+    limit, held = host.definition.cgroup_memory_limit_bytes, host.number("cgroup_memory_used_bytes")
+    notes = []
+    if total and used is not None:
+        notes.append(f"{percent_text(used / total)} of the host's {bytes_text(total)}")
+    if free is not None:
+        notes.append(f"{bytes_text(free)} are free{'' if notes else ' on the host'}")
+    if limit and held is not None:
+        left = bytes_text(max(0.0, limit - held))
+        notes.append(f"its cgroup has {left} of {bytes_text(limit)} left")
+    return " · ".join(notes)

@@ -11,12 +11,15 @@ import pytest
 from rich.cells import cell_len
 
 from gpuscope.model.allocator_account import on_cpu
+from gpuscope.model.fullest_account import rss_of
 from gpuscope.store.pending_requests import SourceError
 from gpuscope.store.store import Store
+from gpuscope.text.styled import plain
+from gpuscope.text.units import MIB
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.app.help_screen import COLUMNS
 from gpuscope.tui.charts.chart_series import process_layers
-from gpuscope.tui.memory.more_text import room_text
+from gpuscope.tui.memory.more_text import room_text, rss_lines
 from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
 from tests.fakes import inside, jobs, views
@@ -326,6 +329,33 @@ async def test_on_a_cpu_a_category_has_one_colour_in_the_waterfall_and_in_the_ti
         rows = {row.name: row.token for row in on_cpu(allocator)}
         assert rows.items() <= drawn.items()
         assert drawn.keys() - rows.keys() == {"rest of the process"}
+
+
+def test_on_a_cpu_there_is_no_rest_of_a_process_whose_parts_are_not_all_known():
+    frames = views.cpu_only()
+    host = views.host_of(frames)
+    (known,) = host.trainers[0].allocators
+    assert [row.name for row in on_cpu(known, 9e9)][-1] == "rest of the process"
+    for sample in frames:
+        if isinstance(sample, f.Sample) and sample.a:
+            sample.a[0][views.PLACES["a"]["gradient_bytes"]] = None
+    (partly,) = views.host_of(frames).trainers[0].allocators
+    assert "rest of the process" not in [row.name for row in on_cpu(partly, 9e9)]
+
+
+def test_on_a_cpu_the_change_of_the_resident_memory_is_that_between_two_readings():
+    """It grows by 1 MiB from one reading to the next, two a second; the last one is of its end."""
+    frames = views.cpu_only(130.0)
+    samples = [one for one in frames if isinstance(one, f.Sample) and one.p]
+    place = views.PLACES["p"]["rss_bytes"]
+    for number, sample in enumerate(samples):
+        sample.p[0][place] = (1000 + number) * MIB
+    samples[-1].p[0][place] = 0
+    host, history = views.seen(frames)
+    lines = [plain(line) for line in rss_lines(host.processes[0], history, 120)]
+    assert " ".join(lines[0].split()) == "change of RSS +120 MiB in the last 1 min"
+    assert " ".join(lines[1].split()) == "highest RSS 1.23 GiB in the last 2 min 09 s"
+    assert rss_of(host, host.trainers[0]) is None, "nothing is told of what was given back"
 
 
 @in_loop

@@ -5,6 +5,7 @@ The data is made up; and the tabs fit every terminal.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -251,8 +252,10 @@ async def test_on_a_cpu_only_what_is_known_is_counted_and_the_rest_has_its_reaso
     assert "CPU · gpuscope lab (pid 7021)" in screen
     assert "24.0 MiB" in screen
     assert "torch keeps no allocator statistics" in screen
-    words = " ".join(line.partition("│")[0] for line in screen.splitlines())
-    assert "Resident memory of the process: 1.40 GiB" in " ".join(words.split())
+    assert re.search(r"RSS of the process +1\.40 GiB 100 %", screen)
+    assert re.search(r"rest of the process +1\.35 GiB", screen), "its parts add up to it"
+    assert "of the host's 32.0 GiB · 20.0 GiB are free" in screen
+    assert screen.count("1.40 GiB") == 2, "once as the total, once as the highest"
 
 
 # ── log ───────────────────────────────────────────────────────────────────────────────────────────

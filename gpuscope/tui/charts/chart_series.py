@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
+from ...model.allocator_account import REST_OF_PROCESS
 from ...model.reading_age import HOLD_SECONDS
 from ...store.view import (
     AllocView,
@@ -216,7 +217,7 @@ def process_layers(
             None if size is None else max(0.0, size - part)
             for size, part in zip(rss.values, known, strict=True)
         ]
-        layers.append(Layer("driver", "rest of the process", rest))
+        layers.append(Layer("driver", REST_OF_PROCESS, rest))
     return layers, whole.seconds
 
 

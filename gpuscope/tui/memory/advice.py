@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...model.allocator_account import AccountRow
+from ...model.allocator_account import REST_OF_PROCESS, AccountRow
 from ...model.device_state import mute
 from ...model.job_ends import end_text
 from ...model.memory_account import Account, largest_freeable
-from ...store.view import HostView, by_id
+from ...store.view import HostView
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import MIB, bytes_text
@@ -131,7 +131,7 @@ def advice(
             ]
         ]
     if subject.device is None:
-        return _on_cpu(host, subject)
+        return _on_cpu(found)
     silent = mute(subject.device)
     if silent is not None:
         return [
@@ -243,14 +243,13 @@ def _to_free(
     return lines
 
 
-def _on_cpu(host: HostView, subject: Subject) -> list[Line]:
-    process = by_id(host.processes, subject.trainer.process) if subject.trainer else None
-    rss = process.number("rss_bytes") if process else None
-    resident = f" Resident memory of the process: {bytes_text(rss)}." if rss is not None else ""
-    return [
-        [("On a CPU torch keeps no allocator statistics:", "muted")],
-        [(f"allocated, cached and outside torch are unknown.{resident}", "muted")],
-    ]
+def _on_cpu(found: Account) -> list[Line]:
+    what = (
+        "activations, Python and libraries are in the rest of the process."
+        if any(part.name == REST_OF_PROCESS for part in found.parts)
+        else "allocated, cached and outside torch are unknown."
+    )
+    return [[(f"On a CPU torch keeps no allocator statistics: {what}", "muted")]]
 
 
 LEAST_ROWS = 2

@@ -9,7 +9,7 @@ from ...store.view import Entity, HostView
 from ...text.styled import Line
 from ...text.units import GIB, bytes_text, window_text
 from ..charts.trends import Trends, wanted_rows
-from ..shared.host_trends import host_readings, more_host_readings
+from ..shared.host_trends import MEMORY, host_readings, more_host_readings
 from ..shared.process_trends import process_trends
 from ..shell.clock_at import clock_at
 from ..shell.keymap import key_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LEAST_ROWS, FRAME, AXIS_ROWS = 5, 2, 2
 SECONDS, CHART_SECONDS = 1.0, 4.0
 """How often the counts and the chart are updated."""
-CHART_ROWS, HOST_ROWS, EVENT_ROWS, HIGH_CHART_ROWS = 8, 16, 8, 21
+CHART_ROWS, HOST_ROWS, EVENT_ROWS, HIGH_CHART_ROWS = 8, 12, 8, 21
 """With its frame: a chart is no lower. With both frames: the texts about a host and its events.
 Lines of these events, where a chart is above them. With its frame: the chart of a host is no
 higher.
@@ -217,6 +217,8 @@ class More:
             free = rows - chart.wanted - FRAME - (self.fixes.rows + FRAME) * self.fixes.display
             history = self.session.history
             trends = process_trends(host, process, line.window_seconds, history)
+            if subject.device is None:  # the timeline is the course of its resident memory
+                trends = [one for one in trends if one.token != MEMORY]
         shown = bool(trends) and free >= len(trends) + FRAME + AXIS_ROWS
         over = max(0, free - wanted_rows(trends) - FRAME)  # which would only part the courses
         chart.styles.height = chart.wanted + FRAME + over if shown else "1fr"

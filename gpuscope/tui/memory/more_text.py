@@ -13,11 +13,11 @@ from ...model.growth import trend_of
 from ...model.memory_room import room_of
 from ...model.reading_age import old_seconds
 from ...predict.trainer_what_if import Freed, freed_by, larger_batch
-from ...store.view import AllocView, Entity, HistoryOf, HostView
+from ...store.view import AllocView, Entity, HistoryOf, HostView, ProcView
 from ...text import styled
 from ...text.ranges import interval_text
 from ...text.styled import Line
-from ...text.units import MIB, bytes_text, percent_text, signed_bytes_text
+from ...text.units import MIB, bytes_text, percent_text, signed_bytes_text, window_text
 from ..cells import fit
 from ..charts.bins import Bins
 from ..charts.load_strips import binned
@@ -26,6 +26,8 @@ from ..theme import Glyphs
 from .subjects import Subject, process_of
 
 SECONDS = 60.0
+GROWTH_SECONDS, NEARLY_SECONDS = (60, 600), 2
+"""Over which the resident memory of a training on a CPU is compared; readings may begin so late."""
 NAME, SIZE, MOST_SPARK = 20, 11, 48
 FREES, NARROW_FREES, FIX_CELLS = 12, 10, 24
 """Of a column of what a fix frees, and of its name at least."""
@@ -64,6 +66,8 @@ def count_lines(
     """Return what allocator and process count, and how it went for a minute."""
     lines: list[Line] = []
     allocator, process = subject.allocator, process_of(host, subject)
+    if subject.device is None:
+        return rss_lines(process, history, cells) if process is not None else []
     counted: list[tuple[Entity, Count]] = []
     if allocator is not None:
         counted += [(allocator, one) for one in ALLOCATOR]
@@ -77,6 +81,33 @@ def count_lines(
         titles = fit("NOW", SIZE, "right") + fit("HIGHEST", SIZE, "right") + "  LAST 60 s"
         lines.insert(0, [(fit("", NAME) + titles, "muted")])
     lines += _events(allocator) if allocator is not None else []
+    return [styled.cut(line, cells) for line in lines]
+
+
+def rss_lines(process: ProcView, history: HistoryOf, cells: int) -> list[Line]:
+    """Return how a process's resident memory has changed, and how large it was at most.
+
+    What it is made of, and its course, stand in the waterfall and in the timeline.
+    """
+    past = history(process.id, "rss_bytes", GROWTH_SECONDS[-1])
+    known = [(s, v) for s, v in zip(past.seconds, past.values, strict=True) if v]
+    if len(known) < 2:
+        return []
+    newest, now = known[-1]
+    seen = round(newest - known[0][0])
+    seen = next((span for span in GROWTH_SECONDS if 0 <= span - seen <= NEARLY_SECONDS), seen)
+    spans = [span for span in GROWTH_SECONDS if span <= seen] or [seen]
+    changes = []
+    for span in spans:
+        before = next(value for moment, value in known if moment >= newest - span)
+        change = signed_bytes_text(now - before) if now != before else "unchanged"
+        changes.append(f"{change} in the last {window_text(span)}")
+    most = max(value for _, value in known)
+    facts = (
+        ("change of RSS", " · ".join(changes)),
+        ("highest RSS", f"{bytes_text(most)} in the last {window_text(seen)}"),
+    )
+    lines: list[Line] = [[(fit(name, NAME), "text"), (text, "muted")] for name, text in facts]
     return [styled.cut(line, cells) for line in lines]
 
 

@@ -185,7 +185,7 @@ class MemoryPane(Pane, can_focus=True):
         )
         own = room_of_subject(host, subject, self.session.history)
         age = old_seconds(host, subject.allocator)
-        show_account(self._waterfall, subject, found, now, seen, own, age)
+        show_account(self._waterfall, host, subject, found, now, seen, own, age)
         columns, rows = self._terminal
         finding = self._found[1] if self._found[0] == subject.key else None
         needed = len(found.parts) + FRAME_ROWS

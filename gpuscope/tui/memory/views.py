@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from ...model.device_state import full
 from ...model.fullest import peak_text
+from ...model.fullest_account import rss_of
 from ...model.memory_account import Account
-from ...model.memory_layers import of_the_card
+from ...model.memory_layers import of_the_card, of_the_host
 from ...model.memory_room import TIGHT_BYTES, MemoryRoom, alarm
 from ...text.units import age_text, duration_text
 from ..shell.keymap import key_of
@@ -24,7 +25,7 @@ from .tables import MODULES, SUMMARY, module_rows, summary_rows
 from .waterfall import Part, WaterfallChart
 
 if TYPE_CHECKING:
-    from ...store.view import DeviceView
+    from ...store.view import DeviceView, HostView
     from ..background.probe_queries import ProbeAnswer
     from .module_tree import Module, Tree
 
@@ -41,6 +42,7 @@ SOURCES = {
 
 def show_account(
     panel: WaterfallChart,
+    host: HostView,
     subject: Subject,
     found: Account,
     now: Mapping[tuple[str, str], float],
@@ -54,6 +56,8 @@ def show_account(
     ``room`` is what the trainer can still get, by a reading of this ``age``, None for one of now.
     """
     on_card = subject.device is not None
+    rss = rss_of(host, subject.trainer)
+    on_cpu = "RSS of the process" if rss is not None else "tensors found"
     rows = [
         Part(
             part.name,
@@ -67,10 +71,10 @@ def show_account(
     ]
     panel.show(
         rows,
-        Part("used (= nvidia-smi)" if on_card else "tensors found", found.total, "text"),
+        Part("used (= nvidia-smi)" if on_card else on_cpu, found.total, "text"),
         of_the_card(subject.device, room.headroom_bytes if room is not None else None, age)
         if subject.device
-        else "",  # below stands why
+        else of_the_host(host, rss),
         [Part(part.name, part.size, part.token, about=part.about) for part in found.beside],
         _alarm_token(subject.device, room if age is None else None),
     )
