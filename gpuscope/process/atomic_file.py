@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from typing import Union
 
 Path = Union[str, "os.PathLike[str]"]
@@ -15,9 +17,11 @@ def write(
 
     The umask applies to ``mode`` as for any new file, except with ``shared``, which sets all of its
     bits. ``sync`` waits until the content is on the disk, so that not even a power failure leaves
-    an empty file. Raises OSError, and leaves no temporary file behind then.
+    an empty file. Raises OSError, and leaves no temporary file behind then. What is no file, such
+    as /dev/null, is not replaced: root could do that, and every program would miss it.
     """
     target = os.fspath(path)
+    _refuse_what_is_no_file(target)
     folder, name = os.path.split(target)
     fresh = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
     descriptor = os.open(
@@ -43,9 +47,36 @@ def write_text(path: Path, text: str, mode: int = 0o600) -> None:
     write(path, text.encode(), mode)
 
 
+def write_output(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Write ``content`` where a user wants it: to a file as :func:`write` does, or to a device.
+
+    /dev/null, /dev/stdout and a pipe are written to as they are. Raises OSError.
+    """
+    if is_no_file(path):
+        with open(path, "wb") as device:
+            device.write(content)
+    else:
+        write(path, content, mode)
+
+
 def put_in_place(written: Path, path: Path) -> None:
     """Rename a file that was written next to ``path`` to ``path``, replacing a file that is there.
 
     Raises OSError.
     """
+    _refuse_what_is_no_file(path)
     os.replace(written, path)
+
+
+def is_no_file(path: Path) -> bool:
+    """Tell whether a device, a pipe or a socket is there, also by a symbolic link."""
+    try:
+        kind = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(kind) or stat.S_ISDIR(kind))
+
+
+def _refuse_what_is_no_file(path: Path) -> None:
+    if is_no_file(path):
+        raise OSError(errno.EINVAL, "It is a device or a pipe, not a file", os.fspath(path))

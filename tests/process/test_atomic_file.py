@@ -55,3 +55,28 @@ def test_a_name_without_a_folder_is_in_the_current_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     atomic_file.write_text("file", "ä")
     assert (tmp_path / "file").read_bytes() == "ä".encode()
+
+
+def test_what_is_no_file_is_written_to_if_the_user_names_it_and_never_replaced(tmp_path):
+    pipe, named, part = tmp_path / "pipe", tmp_path / "named", tmp_path / "part"
+    os.mkfifo(pipe)
+    named.symlink_to(pipe)
+    part.write_bytes(b"1")
+    for path in (pipe, named):
+        with pytest.raises(OSError, match="not a file"):
+            atomic_file.write(path, b"1")
+        with pytest.raises(OSError, match="not a file"):
+            atomic_file.put_in_place(part, path)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        atomic_file.write_output(path, b"whole")
+        assert os.read(reader, 100) == b"whole"
+        os.close(reader)
+    assert named.is_symlink()
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert sorted(os.listdir(tmp_path)) == ["named", "part", "pipe"]
+
+
+def test_an_output_that_is_a_file_is_replaced(tmp_path):
+    (tmp_path / "file").write_bytes(b"before")
+    atomic_file.write_output(tmp_path / "file", b"after")
+    assert (tmp_path / "file").read_bytes() == b"after"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
+import os
 import re
+import stat
 from pathlib import Path
 
 import pytest
@@ -108,6 +111,18 @@ def test_a_missing_file_and_a_bad_place_are_said(capsys):
     assert cli.main(["report", str(STALL)]) == 64
     assert "--force" in capsys.readouterr().err
     assert Path("h200x2-stall.html").read_text() == "mine"
+
+
+def test_a_device_is_written_to_and_stays_one(capsys):
+    os.mkfifo("pipe")
+    reader = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1 << 20)
+    assert cli.main(["report", str(STALL), "-o", "pipe"]) == 0
+    assert os.read(reader, 15) == b"<!doctype html>"
+    os.close(reader)
+    assert stat.S_ISFIFO(os.stat("pipe").st_mode)
+    assert cli.main(["report", str(STALL), "-o", "/dev/full"]) == 3
+    assert "/dev/full cannot be written: No space left on device" in capsys.readouterr().err
 
 
 def test_a_cut_recording_is_reported_with_what_is_missing(capsys):

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0: written; 1: written, but not all could be read; 3: there is nothing to report."""
     from ... import __version__
-    from ...process.atomic_file import write
+    from ...process.atomic_file import write_output
     from ...report import page
     from .. import report_inputs
 
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.buffer.write(data)
     else:
         try:
-            write(path, data, 0o666)
+            write_output(path, data)
         except OSError as error:
             name = clean(str(path), 200)
             raise UserError(
@@ -81,10 +81,12 @@ def _name_for(target: str) -> Path:
 
 
 def _refuse_bad_place(path: Path, force: bool) -> None:
+    from ...process.atomic_file import is_no_file
+
     name = clean(str(path), 200)
     if path.is_dir():
         raise UsageError(f"-o {name}: it is a folder")
     if not path.parent.is_dir():
         raise UsageError(f"-o {name}: there is no such folder")
-    if os.path.lexists(path) and not force:
+    if os.path.lexists(path) and not force and not is_no_file(path):
         raise UsageError(f"{name} exists already", next="-o another name, or --force replaces it")

@@ -31,7 +31,7 @@ from ...missing_file import MissingScript, is_missing_file
 from ...predict import from_switches
 from ...predict.fits import Fits
 from ...predict.request import CONFIG, OPTIONS, SEQUENCE, TASK, TASKS, TRANSFORMERS
-from ...process.atomic_file import write_text
+from ...process.atomic_file import write_output
 from ...text.units import MIB, duration_text, pace_text
 from ...wire.clean import clean, clean_lines
 from .. import args as types
@@ -220,7 +220,8 @@ def run(args: argparse.Namespace) -> int:
         return ExitStatus.PROBLEMS
     result = result_of(outcome.found)
     if args.output is not None:
-        write_text(args.output, json.dumps(result.document(), indent=2, allow_nan=False) + "\n")
+        document = json.dumps(result.document(), indent=2, allow_nan=False) + "\n"
+        write_output(args.output, document.encode())
     if args.events:
         write_event("end", document=result.document())
     else:

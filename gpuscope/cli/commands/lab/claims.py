@@ -129,7 +129,7 @@ def _measure(args: argparse.Namespace, machine: Machine, repeats: int) -> int:
                 if output is not None:
                     # It is replaced in one step, so that an interruption leaves the results so far.
                     text = formatted(_shape(output, form)) + "\n"
-                    atomic_file.write_text(output, text, mode=0o666)
+                    atomic_file.write_output(output, text.encode())
     except KeyboardInterrupt:
         _say("Stopped: the results so far.")
         code = ExitStatus.INTERRUPTED
