@@ -18,17 +18,29 @@ from ..wire.clean import clean
 
 SHOWN = 80
 """How many characters of a mistyped word are repeated."""
-MEANT = {"demo": "lab", "example": "lab", "top": "ps", "list": "devices", "profile": "why"}
+MEANT = {
+    "demo": "lab",
+    "example": "lab",
+    "top": "ps",
+    "list": "devices",
+    "gpu": "devices",
+    "gpus": "devices",
+    "status": "devices",
+    "nvidia-smi": "devices",
+    "profile": "why",
+}
 VERSION_WORDS = ("version", "-v", "-V")
 """Words that other programs have for one of our verbs."""
+ACTIONS = {"compare": ("lab", "runs", "compare")}
+"""Actions of a subcommand that are looked for as verbs."""
+LAUNCHERS = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed")
+"""Programs that start a trainer: `gpuscope run` was forgotten before them."""
 PITFALL_WORDS = ("explain", "pitfall", "pitfalls")
 RECORDINGS = (".gsr", ".gsr.gz")
-SNAPSHOTS = (".pickle", ".pkl")
+SNAPSHOTS = (".pickle", ".pickle.gz", ".pkl")
 
 
-def refusal(
-    words: List[str], verbs: Iterable[str], second: Dict[str, Dict[str, str]]
-) -> UsageError:
+def refusal(words: List[str], verbs: Iterable[str], second: Dict[str, Dict[str, str]]) -> UserError:
     """Return the error for ``words``, whose first is none of ``verbs``.
 
     ``second`` has the subcommands of the verbs that have some.
@@ -49,10 +61,11 @@ def refusal_of_second(verb: str, words: List[str], second: Iterable[str]) -> Use
         return MissingScript(words[0])
     word = clean(words[0], SHOWN)
     near = _nearest(words[0], known)
-    if near:
+    meant = ACTIONS.get(words[0]) or ((verb, near) if near else ())
+    if meant:
         return UsageError(
-            f"{verb} has no verb {word!r}. Did you mean {near}?",
-            next=_command(verb, near, *words[1:]),
+            f"{verb} has no verb {word!r}. Did you mean {' '.join(meant[1:])}?",
+            next=_command(*meant, *words[1:]),
         )
     return UsageError(f"{verb} has no verb {word!r}. Its verbs: {', '.join(known)}")
 
@@ -73,7 +86,7 @@ def nearest_word(parser: argparse.ArgumentParser, message: str) -> str:
             if action.help != argparse.SUPPRESS
             for name in action.option_strings
         ]
-        return _nearest(option.group(1), listed)
+        return _nearest(option.group(1), listed, 0.7)
     if value:
         for action in parser._actions:
             names = action.option_strings or (str(action.metavar or action.dest),)
@@ -82,13 +95,16 @@ def nearest_word(parser: argparse.ArgumentParser, message: str) -> str:
     return ""
 
 
-def _nearest(typed: str, known: Iterable[str]) -> str:
-    """Return the most alike of ``known``, "" if none is much alike."""
-    near = get_close_matches(typed[:SHOWN].lower(), list(known), 1, 0.6)
+def _nearest(typed: str, known: Iterable[str], alike: float = 0.6) -> str:
+    """Return the most alike of ``known``, "" if none is much alike.
+
+    Options share their two hyphens, so that they need to be more alike.
+    """
+    near = get_close_matches(typed[:SHOWN].lower(), list(known), 1, alike)
     return near[0] if near else ""
 
 
-def _by_what_it_is(words: List[str]) -> UsageError | None:
+def _by_what_it_is(words: List[str]) -> UserError | None:
     """Judge a word that names a file, a process or another host."""
     word = words[0]
     shown = clean(word, SHOWN)
@@ -104,6 +120,13 @@ def _by_what_it_is(words: List[str]) -> UsageError | None:
             f"{shown} is not a verb, and no such file exists here.",
             next="gpuscope run SCRIPT    starts a script with the probe in it",
         )
+    if LAUNCHERS.fullmatch(os.path.basename(word)):
+        return UsageError(
+            f"{shown} is a program, not a verb.",
+            next=f"{_command('run', *words)}    starts it with the probe in it",
+        )
+    if word.endswith((*RECORDINGS, *SNAPSHOTS)):
+        return MissingScript(word)
     if word.isascii() and word.isdigit():
         if not os.path.exists(f"/proc/{int(word)}"):
             return UsageError(
@@ -158,6 +181,7 @@ def _by_spelling(
     """Judge a word that is nearly a verb, or the second word of one."""
     commands = {verb: [verb] for verb in [*known, "help"]}
     commands.update({word: [verb, word] for verb, more in second.items() for word in more})
+    commands.update({word: list(command) for word, command in ACTIONS.items()})
     typed = words[0][:SHOWN].lower().lstrip("-")
     near = typed if typed in commands else MEANT.get(typed) or _nearest(typed, commands)
     if not near:

@@ -28,9 +28,17 @@ def advice(*words: str) -> str:
         ("atach me@there", "gpuscope attach me@there"),
         ("sweep --repeats 2", "gpuscope lab sweep --repeats 2"),
         ("lab swep --vary batch=1,2", "gpuscope lab sweep --vary batch=1,2"),
+        ("compare 1 2", "gpuscope lab runs compare 1 2"),
+        ("lab compare 1 2", "gpuscope lab runs compare 1 2"),
         ("help predicct", "gpuscope predict --help"),
         ("me@there", "gpuscope attach me@there"),
         ("slurm:4242", "gpuscope attach slurm:4242"),
+        ("python train.py --epochs 3", "gpuscope run python train.py --epochs 3"),
+        (
+            "torchrun --nproc-per-node 2 train.py",
+            "gpuscope run torchrun --nproc-per-node 2 train.py",
+        ),
+        ("gpus --json", "gpuscope devices --json"),
     ],
 )
 def test_the_nearest_command_is_named(typed, meant):
@@ -50,6 +58,7 @@ def test_a_process_is_attached_to_and_one_that_is_gone_is_not():
         ("train.py", "gpuscope run train.py --epochs 3"),
         ("my run.gsr", "gpuscope replay 'my run.gsr'"),
         ("oom.pickle", "gpuscope snapshot oom.pickle"),
+        ("oom.pickle.gz", "gpuscope snapshot oom.pickle.gz"),
         ("slurm-42.out", "gpuscope doctor slurm-42.out"),
         ("doctors", "gpuscope doctor doctors"),
     ],
@@ -63,6 +72,14 @@ def test_a_file_is_given_to_the_verb_that_takes_it(name, meant, tmp_path, monkey
 def test_a_script_that_is_not_there_is_not_offered(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert advice("train.py") == "gpuscope run SCRIPT"
+
+
+def test_a_recording_or_snapshot_that_is_not_there_is_a_missing_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("night.gsr", "oom.pickle"):
+        done = command(name)
+        assert done.returncode == 64
+        assert f"there is no file {name}" in done.stderr
 
 
 def test_what_is_near_nothing_gets_the_list():
@@ -116,9 +133,13 @@ def test_explain_is_an_option_of_the_doctor():
     assert "gpuscope doctor --explain num-workers" in done.stderr
 
 
-def test_an_option_like_no_other_gets_an_example():
-    done = command("ps", "--zzz")
+@pytest.mark.parametrize(
+    ("typed", "example"),
+    [("ps --zzz", "gpuscope ps user@host"), ("--json", "gpuscope --oneline --watch 5")],
+)
+def test_an_option_like_no_other_gets_an_example(typed, example):
+    done = command(*typed.split())
     assert done.returncode == 64
     assert "Did you mean" not in done.stderr
     assert "usage:" not in done.stderr
-    assert "Example: gpuscope ps user@host" in done.stderr
+    assert f"Example: {example}" in done.stderr
