@@ -53,12 +53,19 @@ class Loading:
         if self.workers != 0 or now < self._due:
             return None
         self._due = now + EVERY_SECONDS
-        return now, process_time(), _queued(f"self/task/{get_native_id()}") or 0.0
+        queued = _queued(f"self/task/{get_native_id()}") or 0.0
+        return perf_counter(), process_time(), queued
 
     def ended(self, began: Began) -> None:
+        """Note that the batch is there.
+
+        The queue is read before the clocks, and after them here: so no time in it is missed. It may
+        contain some that is outside of the load; more than the load did not compute is left out.
+        """
         begin, computed, queued = began
+        took, computed = perf_counter() - begin, process_time() - computed
         waited = max(0.0, (_queued(f"self/task/{get_native_id()}") or 0.0) - queued)
-        self._loads.append((perf_counter() - begin, (process_time() - computed, waited)))
+        self._loads.append((took, (computed, min(waited, max(0.0, took - computed)))))
 
     def tick(self, now: float) -> None:
         """Read the workers, in the probe's thread, at ``now`` (perf_counter)."""

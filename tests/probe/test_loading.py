@@ -92,3 +92,37 @@ def test_waiting_for_a_core_that_others_take_counts_as_need(hooked):
         for one in rivals:
             one.kill()
             one.wait()
+
+
+class BusyHost:
+    """A simulated host that takes the core away for 10 ms after each look at a clock."""
+
+    def __init__(self) -> None:
+        self.wall = self.computed = self.queued = 0.0
+
+    def read(self, name: str) -> float:
+        value = getattr(self, name)
+        self.wall += 0.01
+        self.queued += 0.01
+        return value
+
+    def load(self, computes: float, waits: float) -> None:
+        self.computed += computes
+        self.wall += computes + waits
+
+
+@pytest.mark.parametrize(("computes", "waits", "needs"), [(0.001, 0, 1), (0.001, 0.099, 0.01)])
+def test_a_core_that_is_lost_while_the_clocks_are_read_counts_as_need(
+    monkeypatch, computes, waits, needs
+):
+    host, measure = BusyHost(), Loading()
+    monkeypatch.setattr(loading, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(loading, "perf_counter", lambda: host.read("wall"))
+    monkeypatch.setattr(loading, "process_time", lambda: host.read("computed"))
+    monkeypatch.setattr(loading, "_queued", lambda task: host.read("queued"))
+    batches = iter(DataLoader(Waits(), batch_size=4))
+    for _ in range(20):
+        began = measure.begins(batches, host.read("wall"))
+        host.load(computes, waits)
+        measure.ended(began)
+    assert measure.facts()["loading_cores"] == pytest.approx(needs, rel=0.5)
