@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import mmap
+import json
 import pickle
 import re
+import subprocess
 import sys
 from html.parser import HTMLParser
 from types import SimpleNamespace
@@ -155,25 +156,39 @@ def test_what_a_cell_left_is_told_by_the_users_line():
     assert len(found.rows) <= cell.SHOWN_LINES
 
 
+MEASURED_CELL = """
+import dataclasses, json, mmap
+from gpuscope.notebook import cell
+measured = cell.MeasuredCell(cell.CellOptions())
+measured.begin()
+freed = bytearray(96 << 20)
+del freed
+kept = mmap.mmap(-1, 32 << 20)  # not from malloc, which may still have pages of before
+kept.write(bytes(len(kept)))
+[table] = measured.end()
+print(json.dumps(dataclasses.asdict(table)))
+"""
+
+
 def test_memory_that_a_cell_keeps_and_memory_that_it_frees():
-    measured = cell.MeasuredCell(cell.CellOptions())
-    measured.begin()
-    freed = bytearray(96 << 20)
-    del freed
-    kept = mmap.mmap(-1, 32 << 20)  # not from malloc, which may still have pages of before
-    kept.write(bytes(len(kept)))
-    [table_] = measured.end()
-    [(name, before, after, left, peak)] = table_.rows
-    assert any(re.match(r"Measuring took \d", note) for note in table_.notes)
+    """It is measured in a process of its own, which has little else.
+
+    That of the tests may hold more than a GiB, of which three digits are no whole MiB, and frees
+    what earlier tests left.
+    """
+    ran = subprocess.run([sys.executable, "-c", MEASURED_CELL], capture_output=True, check=True)
+    table_ = json.loads(ran.stdout)
+    [(name, before, after, left, peak)] = table_["rows"]
+    assert any(re.match(r"Measuring took \d", note) for note in table_["notes"])
     assert name == "process memory"
 
     def mebibytes(text: str) -> float:
         amount, unit = text.lstrip("+≤ ").split()
         return float(amount) * {"B": 2**-20, "KiB": 2**-10, "MiB": 1, "GiB": 1024}[unit]
 
-    assert mebibytes(left) >= 24, (left, len(kept))
+    assert mebibytes(left) == pytest.approx(32, abs=2)
     assert mebibytes(after) == pytest.approx(mebibytes(before) + mebibytes(left), abs=2)
-    assert mebibytes(peak) >= mebibytes(before) + 80
+    assert mebibytes(peak) >= mebibytes(before) + 94
 
 
 @pytest.mark.parametrize(
