@@ -4,7 +4,7 @@ It has the tokens, our themes, and what NO_COLOR and ASCII get instead.
 
 Widgets name a *token* ("allocated", "warn", "muted"), never a colour. A style spec is a small
 sentence around tokens: ``"muted"``, ``"bold text"``, ``"allocated on cached"`` (foreground of
-the first, on the colour of the second), ``"text on light series1"`` (on a tint of it).
+the first, on the colour of the second).
 
 The hues are Okabe and Ito's (2008) set for colour-blind readers, lightened or darkened until
 text reaches a contrast of 4.5 and graphics 3 (WCAG 2.1) on every surface of its theme. Colour
@@ -309,11 +309,6 @@ ASCII: Final = Glyphs(
     lines=(("*", "*"), ("+", "+"), ("o", "o"), ("x", "x"), ("=", "="), ("%", "%")),
 )
 
-LIGHT_OF: Final = "light "
-"""What stands before a token in a spec that means a tint of it."""
-TINT: Final = 0.22
-"""The share of its colour in a tint."""
-
 # ── tokens ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -381,34 +376,12 @@ class Tokens:
     def _parse(self, spec: str) -> Style:
         front, _, back = spec.partition(" on ")
         style = Style()
-        if front.startswith(LIGHT_OF):
-            style, front = Style(color=self.tint(front[len(LIGHT_OF) :])), ""
         for word in front.split():
             style += Style.parse(word) if word in _ATTRIBUTES else self._styles[word]
-        if back.startswith(LIGHT_OF):
-            style += Style(bgcolor=self.tint(back[len(LIGHT_OF) :]))
-        elif back:
+        if back:
             below = self._styles[back]
             style += Style(bgcolor=below.bgcolor or below.color)
         return style
-
-    def tint(self, token: str) -> RichColor | None:
-        """Return the ground with a little of a token's colour.
-
-        It is None where the ground or the colour is one that the terminal chooses, and where there
-        are no colours.
-        """
-        ground = self.ground.bgcolor if self.ground is not None else None
-        colour = self._styles[token].color
-        if self.inverts_alarms or ground is None or colour is None:
-            return None
-        if ground.triplet is None or colour.triplet is None:
-            return None
-        mixed = (
-            round(below + (above - below) * TINT)
-            for below, above in zip(ground.triplet, colour.triplet, strict=True)
-        )
-        return RichColor.from_rgb(*mixed)
 
     def colour(self, token: str) -> RichColor | None:
         """Return the colour of a token; None where a look has none."""

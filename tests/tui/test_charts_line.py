@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Awaitable, Callable
 from itertools import pairwise
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from rich.color import Color as RichColor
-from rich.segment import Segment
 from textual.app import App, ComposeResult
 from textual.geometry import Size
 from textual.pilot import Pilot
@@ -328,54 +325,6 @@ def test_showing_the_same_again_sends_nothing_to_the_terminal() -> None:
         assert asked == []
 
     run(One, body, 70, 16)
-
-
-def test_a_single_line_stands_on_its_area_where_the_axis_begins_at_0() -> None:
-    def body_of(look: theme.Tokens) -> Callable[[Pilot[None]], Awaitable[None]]:
-        async def body(pilot: Pilot[None]) -> None:
-            chart, tokens = pilot.app.query_one(LineChart), look.on(RichColor.parse("#101010"))
-            half, seconds = Series("x", "series1", range(61), [50.0] * 61), range(61)
-            tint = tokens.tint("series1")
-
-            def cells(y_min: float, *series: Series) -> list[list[Segment]]:
-                chart.show(series, 60, y_min, 100)
-                return [[*strip] for strip in chart.paint(40, 12, tokens)]
-
-            def filled(rows: list[list[Segment]]) -> int:
-                parts = [part for row in rows for part in row]
-                return sum(len(part.text) for part in parts if part.style.bgcolor == tint)
-
-            rows = cells(0.0, half)
-            if tint is None:  # any glyph there would be one more line
-                lines = ["".join(part.text for part in row).strip(" │┤") for row in rows[:-2]]
-                assert sum(bool(line) and not line.isdigit() for line in lines) == 1
-                return
-            assert 4 * 36 <= filled(rows) <= 5 * 36, "below the line only"
-            assert not filled(cells(20.0, half)), "above another value it would look like all of it"
-            other = Series("y", "series2", seconds, [90.0] * 61)
-            assert not filled(cells(0.0, half, other)), "lines cross areas"
-
-        return body
-
-    for look in (theme.Tokens(theme.THEMES[0]), theme.Tokens(theme.THEMES[0], monochrome=True)):
-        run(One, body_of(look), 60, 20)
-
-
-def test_the_area_below_a_line_ends_in_the_cells_of_the_line() -> None:
-    """An edge that is half a row away from the line looks like one more line."""
-
-    async def body(pilot: Pilot[None]) -> None:
-        chart = pilot.app.query_one(LineChart)
-        tokens = theme.Tokens(theme.THEMES[0]).on(RichColor.parse("#101010"))
-        tint = tokens.tint("series1")
-        for value in range(12, 100):
-            chart.show([Series("x", "series1", range(61), [float(value)] * 61)], 60, 0.0, 100.0)
-            ends = [next(iter(strip.crop(38, 39))) for strip in chart.paint(40, 12, tokens)]
-            tinted = [at for at, cell in enumerate(ends) if cell.style.bgcolor == tint]
-            line = [at for at, cell in enumerate(ends) if "\u2800" < cell.text <= "\u28ff"]
-            assert tinted[:1] == line, value
-
-    run(One, body, 60, 20)
 
 
 def test_a_value_of_0_is_on_the_line_of_the_axis() -> None:

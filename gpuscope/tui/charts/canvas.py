@@ -111,36 +111,16 @@ class Canvas:
                 found |= dots[place] & free
         return found
 
-    def pieces(self, blank: str, foot: str | None = None, base: int = 0) -> list[Line]:
+    def pieces(self, blank: str) -> list[Line]:
         """Return the rows from the top, each of ``columns`` cells.
 
-        What nobody drew on is blank, of token ``blank``. With a ``foot`` the first line stands on
-        an area in a tint of its colour, which ends in the cells of the line, down to row ``base``
-        from the bottom. The foot is the upper half of a cell, in which that stands on an axis
-        below the plot, "" where none is drawn.
+        What nobody drew on is blank, of token ``blank``.
         """
         rows = [[(" ", blank)] * self.columns for _ in range(self.rows)]
-        filled = self._area() if foot is not None else {}
-        tint = f"light {self._lines[0][0]}" if filled else ""
-        for x, top in filled.items():
-            for y in range(base, top):
-                rows[self.rows - 1 - y][x] = (" ", f"text on {tint}")
-            if base and foot and top >= base:
-                rows[self.rows - base][x] = (foot, tint)
         for (x, y), lines in self._sharing().items():
             if 0 <= x < self.columns and 0 <= y < self.rows:
                 token, marker, _ = self._lines[lines[0]]
                 dots = self._dots_of((x, y), lines)
                 glyph = chr(_BLANK | dots) if marker == BRAILLE else marker
-                if x in filled and base <= y <= filled[x]:
-                    token = f"{token} on {tint}"
                 rows[self.rows - 1 - y][x] = (glyph, token)
         return [merged(row) for row in rows]
-
-    def _area(self) -> dict[int, int]:
-        """Return the row of the first line in each of its columns, the lowest where it is steep."""
-        lowest: dict[int, int] = {}
-        for x, y in self._lines[0][2] if self._lines else ():
-            if 0 <= x < self.columns and y < lowest.get(x, self.rows):
-                lowest[x] = y
-        return lowest

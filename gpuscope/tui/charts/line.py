@@ -51,8 +51,9 @@ class LineChart(TimedChart):
     """Lines over the last seconds, or over steps.
 
     Of series that are near each other most of the time one is drawn, and the others where they
-    leave it. Where other series run through the same cells they take turns in them. A single one
-    stands on its area where there are tints. The legend is the subtitle.
+    leave it. Where other series run through the same cells they take turns in them. Below a line
+    nothing is filled: cells are too coarse to end at it, and the edge looks like one more line. The
+    legend is the subtitle.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -143,7 +144,7 @@ class LineChart(TimedChart):
             if i in apart or i not in near
         ]
         unknown = glyphs.unknown if self._x == "time" else ""
-        drawn = adapter.draw(lines, frame, width, height - above, unknown, self._foot(tokens))
+        drawn = adapter.draw(lines, frame, width, height - above, unknown)
         blank: list[Line] = [[]] * above
         return [strip_of(line, width, tokens) for line in (*blank, *drawn)]
 
@@ -166,17 +167,6 @@ class LineChart(TimedChart):
         most = height - 2  # from the lowest value, on the axis or in the lowest row, to the top
         y_ticks, taken = even_ticks(low, high, most, self._shares)
         return adapter.Axes(start, end, low, high, x_ticks, y_ticks, x_axis), most - taken
-
-    def _foot(self, tokens: Tokens) -> str | None:
-        """Return the foot of the area below a line that is the only one and stands on 0.
-
-        Above another value it would look like all of it, and without a tint like more lines.
-        """
-        if len(self._series) - len(self._joined.followers) != 1 or self._low != 0:
-            return None
-        if tokens.tint(self._series[0].token) is None:
-            return None
-        return tokens.glyphs.upper if tokens.glyphs.eighths else ""
 
 
 def values_between(series: Sequence[Series], start: float, end: float) -> list[float]:

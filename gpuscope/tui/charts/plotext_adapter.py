@@ -153,13 +153,12 @@ def draw(
     width: int,
     height: int,
     unknown: str = "",
-    foot: str | None = None,
 ) -> list[Line]:
     """Return the chart with its axes as ``height`` lines of pieces, each ``width`` cells.
 
-    The line of the time axis is the lowest value, and what has it is drawn there. With a ``foot``
-    the first line stands on an area. Where nothing is known any more, the axis (without one, the
-    lowest row) consists of ``unknown``: a line in the plot would be a value.
+    The line of the time axis is the lowest value, and what has it is drawn there. Where nothing is
+    known any more, the axis (without one, the lowest row) consists of ``unknown``: a line in the
+    plot would be a value.
     """
     around = _around(frame, width, height)
     margin = margin_of(frame.y_ticks)
@@ -174,7 +173,7 @@ def draw(
             canvas.add(*canvas.placed(xs, ys, frame.x_low, frame.x_high, heights))
     if width <= margin or rows <= 0:
         return [list(pieces) for pieces in around]
-    painted = canvas.pieces("faint", foot, under)
+    painted = canvas.pieces("faint")
     ticks = {rows - 1 + under - heights.row(value): label for value, label in frame.y_ticks}
     drawn = []
     for y, pieces in enumerate(around):
@@ -193,7 +192,7 @@ def draw(
 
 
 def _on_axis(axis: str, line: Line) -> Line:
-    """Return the axis with what is drawn on it: a line at its lowest value, and an area's feet."""
+    """Return the axis with what is drawn on it: a line at its lowest value."""
     cells = [(char, spec) for text, spec in line for char in text]
     return merged(
         (char, spec) if char != " " else (mark, "faint")
