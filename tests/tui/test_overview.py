@@ -236,6 +236,20 @@ async def test_a_chart_that_has_nothing_to_show_gives_its_place_to_one_that_has(
 
 
 @in_loop
+async def test_the_only_loss_of_many_trainers_is_drawn():
+    frames = jobs.ranks(6, 20.0)
+    for sample in [frame for frame in frames if isinstance(frame, f.Sample)]:
+        sample.g, sample.u = [], []
+        for place, values in enumerate(sample.t):
+            values[1 + f.TRAINER_COLUMNS.index("loss")] = 2.5 if place == 5 else None
+    frames = [one for one in frames if getattr(one, "gpu", None) is None]
+    frames = [one for one in frames if getattr(one, "use", None) is None]
+    app = make_app(frames)
+    async with app.run_test(size=USUAL) as pilot:
+        await until(pilot, "Loss ─", "━ rank 5 ", absent="no trainer reports its loss")
+
+
+@in_loop
 async def test_it_begins_at_the_device_that_is_worst_off():
     app = make_app(views.training())
     async with app.run_test(size=USUAL) as pilot:

@@ -373,7 +373,7 @@ class Charts(Vertical):
         from ...model.valid_history import while_it_steps
         from ..charts.line import Series, alike_text, one_if_alike
 
-        trainers = self._drawn_trainers(host)
+        trainers = self._drawn_trainers(host, column)
         one_job = of_one_job(trainers)
         found = []
         for token, trainer in zip(TOKENS, trainers, strict=False):
@@ -418,9 +418,14 @@ class Charts(Vertical):
         return f"{name} ({trainer.definition.pid})" if names.count(name) > 1 else name
 
     @staticmethod
-    def _drawn_trainers(host: HostView) -> list[TrainerView]:
-        """Return the trainers that have a curve each: the first, and the one to look at."""
+    def _drawn_trainers(host: HostView, column: str = "") -> list[TrainerView]:
+        """Return the trainers that have a curve each: the first, and the one to look at.
+
+        Of more than have room, those without a loss have no place in its chart.
+        """
         living = [t for t in host.trainers if t.gone is None]
+        if column == "loss" and len(living) > len(TOKENS):
+            living = [t for t in living if t.number("loss") is not None] or living
         shown = living[: len(TOKENS)]
         if len(living) > len(shown):
             odd = max(living, key=lambda t: (is_stalled(t), input_share(t) or 0.0))
