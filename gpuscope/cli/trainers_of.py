@@ -140,7 +140,8 @@ def _none(host: HostView | None, place: Target, verb: str, job: str) -> str:
     lines = [f"  gpuscope {verb} {begin}{_pid(one)}    ({_about(one)})" for one in jobs]
     if job:
         several = sum(job in (one.key, one.title) for one in jobs)
-        what = f"{several} jobs are called" if several else "no file, host or job is called"
+        nothing = "no running job" if os.path.lexists(place.text) else "no file, host or job"
+        what = f"{several} jobs are called" if several else f"{nothing} is called"
         head = f"{what} {clean(job, 100)}{where if several else ''}. Choose one:"
     else:
         head = f"{len(jobs)} jobs run{where}. Choose one:"

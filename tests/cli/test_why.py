@@ -408,6 +408,23 @@ def test_of_one_rank_it_says_that_there_are_others(ask):
     assert len(asked) == 2
 
 
+@pytest.mark.parametrize("called", ["train.py", "./train.py", "{folder}/train.py"])
+def test_a_job_is_called_by_its_script_in_the_folder_of_that_script_too(
+    ask, tmp_path, monkeypatch, called
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "other.py"):
+        (tmp_path / name).write_text("import torch\n")
+    time = by_rank(n1={"forward": 60.0}, n2={"forward": 60.0})
+    two = ranks_of(1001, 1002)
+    code, out, _, _ = ask(called.format(folder=tmp_path), "--no-look", frames=two, time=time)
+    assert code == 0
+    assert out.startswith("train.py, rank ")
+    code, _, errors, _ = ask("other.py", "--no-look", frames=two, time=time)
+    assert code == 3
+    assert "no running job is called other.py. Choose one:" in errors
+
+
 def test_where_several_jobs_run_they_are_listed_to_choose_from(ask):
     two = [*ranks_of(1001), *views.trainer(1002, 0, 1, "ada", True, "run-2", "other.py")]
     rows = [views.trainer_row(n, 100, 0.5) for n in (1, 2)]

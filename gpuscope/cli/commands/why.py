@@ -124,10 +124,11 @@ def _is_file(args: argparse.Namespace, target: str) -> bool:
     """Return whether a file is meant, which may be missing. A job may be called by its script."""
     if target.isdigit():  # a PID needs nothing that reads files
         return False
+    if target.endswith(".py") and (os.sep not in target or os.path.isfile(target)):
+        return False
     from .. import past_trainers
 
-    script = target.endswith(".py") and os.sep not in target
-    missing = is_missing_file(target) and not script and not remote.is_remote(args, target)
+    missing = is_missing_file(target) and not remote.is_remote(args, target)
     return missing or past_trainers.is_past(target)
 
 
@@ -138,7 +139,8 @@ def _place(args: argparse.Namespace) -> tuple[remote.Target, str]:
     if text is None and not args.via:
         return remote.Target("local", ""), ""
     if bare:
-        return remote.Target("local", text), text
+        job = os.path.basename(text) if text.endswith(".py") else text
+        return remote.Target("local", text), job
     return remote.one_place(args, text), ""
 
 
