@@ -136,13 +136,13 @@ def _none(host: HostView | None, place: Target, verb: str, job: str) -> str:
             f"no trainer with a probe runs{where}.\n"
             "Start one: gpuscope run train.py    In a running one: gpuscope attach PID --inject"
         )
+    called = [one for one in jobs if job in (one.key, one.title)]
     begin = f"{place.text}:" if place.is_remote and ":" not in place.text else ""
-    lines = [f"  gpuscope {verb} {begin}{_pid(one)}    ({_about(one)})" for one in jobs]
+    lines = [f"  gpuscope {verb} {begin}{_pid(one)}    ({_about(one)})" for one in called or jobs]
     if job:
-        several = sum(job in (one.key, one.title) for one in jobs)
         nothing = "no running job" if os.path.lexists(place.text) else "no file, host or job"
-        what = f"{several} jobs are called" if several else f"{nothing} is called"
-        head = f"{what} {clean(job, 100)}{where if several else ''}. Choose one:"
+        what = f"{len(called)} jobs are called" if called else f"{nothing} is called"
+        head = f"{what} {clean(job, 100)}{where if called else ''}. Choose one:"
     else:
         head = f"{len(jobs)} jobs run{where}. Choose one:"
     return "\n".join([head, *lines[:MAX_LISTED]])

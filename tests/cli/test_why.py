@@ -437,6 +437,13 @@ def test_where_several_jobs_run_they_are_listed_to_choose_from(ask):
     assert asked == []
     code, _, errors, _ = ask("nobody", "--no-look", frames=two)
     assert "no file, host or job is called nobody. Choose one:" in errors
+    three = [*two[:-1], *views.trainer(1003, 0, 1, "ada", True, "run-3", "other.py")]
+    rows = [views.trainer_row(n, 100, 0.5) for n in (1, 2, 3)]
+    three.append(frames.Sample(1, int(views.END * 1e9), h=[views.host_row()], t=rows))
+    code, _, errors, _ = ask("other.py", "--no-look", frames=three)
+    assert code == 3
+    assert "2 jobs are called other.py here. Choose one:" in errors
+    assert "train.py" not in errors, "nobody asked for another job"
 
 
 @pytest.mark.parametrize("name", ["nofile", "train.py", "./nofile", "logs/night.json"])
