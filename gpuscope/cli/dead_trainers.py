@@ -53,6 +53,32 @@ def boxes(directory: str | Path | None = None) -> list[tuple[float, Path]]:
     return sorted((one for one in found if one[1].name.partition(".")[0] not in sent), reverse=True)
 
 
+def box_of(pid: int) -> Path | None:
+    """Return the newest black box that a process with this pid left here. Never raises."""
+    try:
+        found = [
+            (seen.st_mtime, path)
+            for path in Path(blackbox.directory()).glob(f"{pid}-*.box")
+            if blackbox.NAME.fullmatch(path.name) and (seen := path.lstat()).st_uid == os.geteuid()
+        ]
+    except OSError:
+        return None
+    return max(found)[1] if found else None
+
+
+def nothing_has(pid: int) -> tuple[str, str]:
+    """Return that no process has this pid, and what to do next: its black box says how it was."""
+    said = f"no process has pid {pid} here"
+    box = box_of(pid)
+    if box is None:
+        return said, "gpuscope ps    lists the trainers"
+    name = shlex.quote(str(box))
+    return (
+        f"{said}: its trainer has ended",
+        f"gpuscope doctor {name}    says how it ended; gpuscope why {name}    where its time went",
+    )
+
+
 def _signalled() -> set[str]:
     """Return ``pid-start`` of the processes that this user has recently sent a signal.
 

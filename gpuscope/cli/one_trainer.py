@@ -107,9 +107,10 @@ def check_exists(place: remote.Target, error: type[UserError]) -> None:
     if place.pid is None or place.is_remote or sys.platform != "linux":
         return
     if not Path(f"/proc/{place.pid}").exists():
-        raise error(
-            f"no process has pid {place.pid} here.\nNext: gpuscope ps    lists the trainers"
-        )
+        from .dead_trainers import nothing_has
+
+        said, following = nothing_has(place.pid)
+        raise error(f"{said}.\nNext: {following}")
 
 
 @dataclass(frozen=True)
@@ -267,11 +268,7 @@ def _not_found_here(host: HostView | None, pid: int, verb: str) -> str:
             f"Next: gpuscope {verb} {pid}    again; gpuscope ps    says whether it uses its GPU"
         )
     if is_started_with_us(pid):
-        return (
-            f"pid {pid} was started with gpuscope run, and its probe has not started yet: it does "
-            "so with the first step of an optimizer of torch.\n"
-            f"Next: gpuscope {verb} {pid}    again, once it trains"
-        )
+        return f"{not_started_yet(pid)}\nNext: gpuscope {verb} {pid}    again, once it trains"
     command = _command(pid)
     return (
         f"there is no probe in pid {pid}{f' ({command})' if command else ''}. It was not touched.\n"
@@ -279,6 +276,13 @@ def _not_found_here(host: HostView | None, pid: int, verb: str) -> str:
         f"Now: gpuscope attach {pid} --inject    (asks first, and shows the overhead)\n"
         "Next run: gpuscope run train.py    or, in the script, import gpuscope; "
         "gpuscope.watch()"
+    )
+
+
+def not_started_yet(pid: int) -> str:
+    return (
+        f"pid {pid} was started with gpuscope run, and its probe has not started yet: it does so "
+        "with the first step of an optimizer of torch."
     )
 
 

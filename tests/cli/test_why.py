@@ -17,6 +17,7 @@ import pytest
 from gpuscope.cli import main as cli
 from gpuscope.cli import trainers_of
 from gpuscope.cli.commands import why
+from gpuscope.cli.commands.doctor.live import examine
 from gpuscope.doctor import live
 from gpuscope.probe import rendezvous
 from gpuscope.wire import frames
@@ -347,6 +348,22 @@ def test_a_process_that_does_not_exist(ask):
     code, _, errors, _ = ask("4194303")
     assert code == 3
     assert "no process has pid 4194303 here" in errors
+    assert "Next: gpuscope ps" in errors
+
+
+def test_of_a_trainer_that_has_ended_its_newest_black_box_is_named(ask, tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUSCOPE_BLACKBOX_DIR", str(tmp_path))
+    for name, age in (("4194303-7.box", 60), ("4194303-9.box", 0), ("41943-9.box", 0)):
+        (tmp_path / name).write_bytes(b"")
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    box = tmp_path / "4194303-9.box"
+    code, _, errors, _ = ask("4194303")
+    assert code == 3
+    assert "no process has pid 4194303 here: its trainer has ended" in errors
+    assert f"Next: gpuscope doctor {box}    says how it ended; gpuscope why {box}" in errors
+    (problem,) = examine(4194303).problems
+    assert problem.startswith("No process has pid 4194303 here: its trainer has ended. Next: ")
+    assert f"gpuscope doctor {box}" in problem
 
 
 # ── a whole job, and which one ──

@@ -103,6 +103,17 @@ def test_the_pid_of_a_launcher_and_one_that_is_none(fake, sockets):
     )
 
 
+def test_a_program_of_gpuscope_run_that_has_not_trained_yet_is_told_as_such(fake, sockets):
+    env = {**os.environ, "PYTHONPATH": "/tmp/hook-1234"}  # as gpuscope run begins it
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=env) as early:
+        said = look(sockets, early.pid)
+        early.kill()
+    (problem,) = said.problems
+    assert problem.startswith(f"Pid {early.pid} was started with gpuscope run")
+    assert "with the first step of an optimizer" in problem
+    assert f"gpuscope doctor {early.pid} again" in problem
+
+
 @pytest.mark.slow
 def test_a_probe_that_answers_later_than_those_of_others_is_waited_for(
     fake, sockets, monkeypatch: pytest.MonkeyPatch

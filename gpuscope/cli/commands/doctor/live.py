@@ -47,7 +47,10 @@ def examine(
     Tests pass ``agent``.
     """
     if pid is not None and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
-        return Report(problems=(f"No process has pid {pid} here. gpuscope ps lists the trainers",))
+        from ...dead_trainers import nothing_has
+
+        said, following = nothing_has(pid)
+        return Report(problems=(f"{said[0].upper()}{said[1:]}. Next: {following}",))
     store, complete = watch(timeout, agent, ask=True, pid=pid)
     host = store.view().host
     if host is None:
@@ -105,8 +108,10 @@ def _unanswered(complete: bool, timeout: float) -> tuple[str, ...]:
 
 
 def _not_seen(host: HostView, pid: int, timeout: float) -> str:
-    from ...one_trainer import has_socket
+    from ...one_trainer import has_socket, is_started_with_us, not_started_yet
 
+    if is_started_with_us(pid) and not has_socket(pid):
+        return f"P{not_started_yet(pid)[1:]} Next: gpuscope doctor {pid} again, once it trains"
     if has_socket(pid):
         return (
             f"The probe in pid {pid} has not answered within {window_text(timeout)}: this "
