@@ -58,13 +58,26 @@ def _kind(path: str) -> str:
     return STDLIB if found == OWN and path.startswith(_STDLIB) else found
 
 
+def line_of(frame: Any) -> int:
+    """Return the line that a frame executes.
+
+    Python 3.11 gives some instructions none, such as the jump back at the end of a loop. Then it is
+    the line of the instructions before.
+    """
+    if frame.f_lineno is not None:
+        return int(frame.f_lineno)
+    code = frame.f_code
+    before = [line for start, _, line in code.co_lines() if line and start <= frame.f_lasti]
+    return int(before[-1] if before else code.co_firstlineno)
+
+
 def rows(frame: Any, limit: int = MAX_FRAMES) -> List[List[Any]]:
     """Return ``[file, line, function]`` of each frame, innermost first, without the probe's."""
     out: List[List[Any]] = []
     while frame is not None and len(out) < limit:
         code = frame.f_code
         if kind(code.co_filename) != OURS:
-            out.append([code.co_filename[-MAX_TEXT:], frame.f_lineno, code.co_name[:MAX_TEXT]])
+            out.append([code.co_filename[-MAX_TEXT:], line_of(frame), code.co_name[:MAX_TEXT]])
         frame = frame.f_back
     return out
 
@@ -116,6 +129,6 @@ def signature(frame: Any) -> int:
 def _words(frame: Any) -> str:
     code = frame.f_code
     return (
-        f"{os.path.basename(code.co_filename)[-MAX_TEXT:]}:{frame.f_lineno} "
+        f"{os.path.basename(code.co_filename)[-MAX_TEXT:]}:{line_of(frame)} "
         f"{code.co_name[:MAX_TEXT]}"
     )

@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from ..wire import codec
 from ..wire.frames import Result
 from . import cuda
+from .code_place import line_of
 from .gauges import StepMemory
 from .long_requests import Refusal
 from .on_import import debug
@@ -173,7 +174,7 @@ def _frames(frame: Any, limit: int) -> List[List[Any]]:
     while frame is not None and len(rows) < limit:
         code = frame.f_code
         # The end of a path tells more than its beginning.
-        rows.append([code.co_filename[-MAX_TEXT:], frame.f_lineno, code.co_name[:MAX_TEXT]])
+        rows.append([code.co_filename[-MAX_TEXT:], line_of(frame), code.co_name[:MAX_TEXT]])
         frame = frame.f_back
     return rows
 
