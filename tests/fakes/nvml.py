@@ -1,7 +1,5 @@
 """A fake NVML library for this process.
 
-It is an object at ``pynvml.nvmlLib`` under the real pynvml wrappers.
-
     fake = FakeNvml(gpus=2, processes=[FakeProcess(pid, used=1 << 30)])
     with fake.install():
         nvml = Nvml.open()
@@ -16,11 +14,9 @@ garbage. ``fake.calls`` records every call.
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +25,7 @@ import pynvml
 from gpuscope.collect.nvml import Nvml
 
 from .nvml_host_answers import HostAnswers
+from .nvml_library import NvmlLibrary
 from .nvml_state import (
     GIB,
     HANDLE,
@@ -60,7 +57,7 @@ __all__ = [
 ]
 
 
-class FakeNvml(HostAnswers):
+class FakeNvml(HostAnswers, NvmlLibrary):
     """A fake NVML library.
 
     ``driver`` decides which symbols and structs there are (memory v2 from 510, process lists v3
@@ -76,6 +73,7 @@ class FakeNvml(HostAnswers):
         cuda: int = 13000,
         delay: float | dict[str, float] = 0.0,
     ) -> None:
+        NvmlLibrary.__init__(self)
         self.gpus = [
             FakeGpu(
                 "GPU-%08x-0000-4000-8000-000000000000" % (index + 1),
@@ -98,7 +96,6 @@ class FakeNvml(HostAnswers):
         self._missing: set[str] = set()
         self._failures: dict[tuple[str, int | None], tuple[int, int]] = {}
         self._hangs: dict[tuple[str, int | None], Hang] = {}
-        self._functions: dict[str, Callable[..., Any]] = {}
         self._samples: dict[int, int] = {}
         self._lock = threading.Lock()
         major, minor = (int(part) for part in driver.split(".")[:2])
@@ -156,35 +153,10 @@ class FakeNvml(HostAnswers):
                 1 for name, index in self.calls if name == call and (gpu is None or index == gpu)
             )
 
-    @contextlib.contextmanager
-    def install(self) -> Iterator[FakeNvml]:
-        """Stands in for libnvidia-ml.so.1 inside the block; hung calls are released at its end."""
-        saved = pynvml.nvmlLib, pynvml._nvmlLib_refcount, dict(pynvml._nvmlGetFunctionPointer_cache)
-        pynvml._nvmlGetFunctionPointer_cache.clear()
-        pynvml.nvmlLib, pynvml._nvmlLib_refcount = self, 0
-        try:
-            yield self
-        finally:
-            self.heal()
-            left = _left_behind("xid" if saved[0] is not None else "")
-            pynvml.nvmlLib, pynvml._nvmlLib_refcount = saved[:2]
-            pynvml._nvmlGetFunctionPointer_cache.clear()
-            pynvml._nvmlGetFunctionPointer_cache.update(saved[2])
-            assert not left, f"they would ask the driver of the next test: {left}"
-
     # ── what pynvml sees ──────────────────────────────────────────────────────────────────────────
 
-    def __getattr__(self, symbol: str) -> Any:
-        if not symbol.startswith("nvml") or symbol in self.__dict__.get("_missing", ()):
-            raise AttributeError(symbol)
-        function = self._functions.get(symbol)
-        if function is None:
-            # A plain function, because pynvml sets .restype on it.
-            def function(*arguments: Any) -> Any:
-                return self._answer(symbol, arguments)
-
-            self._functions[symbol] = function
-        return function
+    def _has(self, symbol: str) -> bool:
+        return symbol not in self._missing
 
     def _answer(self, symbol: str, arguments: tuple[Any, ...]) -> Any:
         gpu = self._gpu_of(symbol, arguments)
@@ -269,26 +241,6 @@ class FakeNvml(HostAnswers):
             if gpu.uuid.encode() == wanted:
                 return write(out, "Q", HANDLE + index)
         return NOT_FOUND
-
-
-def _left_behind(another: str, seconds: float = 20.0) -> list[str]:
-    """Wait for the threads that ask a driver, and return the names of those that go on.
-
-    ``another`` is waited for too. One that hears of errors ends within a second: where there is a
-    real driver, it would give back to that what it has got here, and the process would crash.
-
-    They have been told to stop. The wrappers are of the whole process: a round that ends a little
-    later would ask what the next test puts there.
-    """
-    until = time.monotonic() + seconds
-    asking = [
-        one
-        for one in threading.enumerate()
-        if one.name.startswith("gpu-") or one.name in ("nvml", "paths", another)
-    ]
-    for one in asking:
-        one.join(max(0.0, until - time.monotonic()))
-    return [one.name for one in asking if one.is_alive()]
 
 
 class Clock:

@@ -5,18 +5,15 @@ A driver's bytes are under the wrappers.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Any
 
-import pynvml
+from .nvml_library import NvmlLibrary
+from .nvml_state import NOT_SUPPORTED
 
-NOT_SUPPORTED = 3
 
-
-class ReplayNvml:
+class ReplayNvml(NvmlLibrary):
     """Answer each call with what was recorded for it, in turn.
 
     The last answer comes again when there are no more. Calls with different numbers among their
@@ -24,24 +21,16 @@ class ReplayNvml:
     """
 
     def __init__(self, dump: dict[str, Any]) -> None:
+        super().__init__()
         self._answers: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
         for row in dump["calls"]:
             self._answers[_key(row["call"], row["given"])].append(row)
         self._symbols = {row["call"] for row in dump["calls"]}
-        self._functions: dict[str, Any] = {}
         self.mismatched: list[str] = []
         """Calls whose wrapper passes other sizes than were recorded."""
 
-    def __getattr__(self, symbol: str) -> Any:
-        if not symbol.startswith("nvml") or symbol not in self._symbols:
-            raise AttributeError(symbol)
-        if symbol not in self._functions:
-
-            def function(*arguments: Any) -> int:
-                return self._answer(symbol, arguments)
-
-            self._functions[symbol] = function
-        return self._functions[symbol]
+    def _has(self, symbol: str) -> bool:
+        return symbol in self._symbols
 
     def _answer(self, symbol: str, arguments: tuple[Any, ...]) -> int:
         from demos.nvml_dump import by_value, size_of, unpacked
@@ -61,19 +50,6 @@ class ReplayNvml:
                 data = data[: size_of(argument)]
             ctypes.memmove(ctypes.addressof(getattr(argument, "_obj", argument)), data, len(data))
         return int(row["return"])
-
-    @contextlib.contextmanager
-    def install(self) -> Iterator[ReplayNvml]:
-        """Stands in for the library inside the block."""
-        saved = pynvml.nvmlLib, pynvml._nvmlLib_refcount, dict(pynvml._nvmlGetFunctionPointer_cache)
-        pynvml._nvmlGetFunctionPointer_cache.clear()
-        pynvml.nvmlLib, pynvml._nvmlLib_refcount = self, 0
-        try:
-            yield self
-        finally:
-            pynvml.nvmlLib, pynvml._nvmlLib_refcount = saved[:2]
-            pynvml._nvmlGetFunctionPointer_cache.clear()
-            pynvml._nvmlGetFunctionPointer_cache.update(saved[2])
 
 
 def _key(symbol: str, arguments: list[Any]) -> tuple[Any, ...]:
