@@ -14,7 +14,7 @@ from gpuscope.tui.app.help_screen import SECONDS, HelpScreen
 from gpuscope.tui.app.main_screen import MainScreen
 from gpuscope.tui.app.palette import Palette
 from gpuscope.tui.app.tabs import TABS
-from gpuscope.tui.shell.actions import ACTIONS
+from gpuscope.tui.shell.actions import ACTIONS, handler_of
 from gpuscope.tui.shell.entries import GROUPS
 from gpuscope.tui.shell.footer import tab_ends, tab_hints
 from gpuscope.tui.shell.keymap import always, bindings, key_text
@@ -63,7 +63,7 @@ def test_every_action_has_somebody_who_carries_it_out():
         for tab in action.where or TABS:
             if action.name not in TABS:
                 places = (panes[tab], MainScreen, GpuscopeApp)
-                assert any(hasattr(one, f"do_{action.name}") for one in places), (tab, action.name)
+                assert handler_of(action.name, *places) is not None, (tab, action.name)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.app.palette_entries import of_actions
 from gpuscope.tui.shell.action_availability import NO_LAB
 from gpuscope.tui.shell.actions import ACTIONS
-from gpuscope.tui.shell.lab_actions import LAB_ACTIONS
 from gpuscope.tui.shell.session import Session
 from tests.recordings import REDACTED, SHIPPED
 from tests.tui import lab_data
@@ -20,6 +19,8 @@ from tests.tui.snapshots import text
 
 OWN_WORDS = ("mlp-tiny", "Demo trainer", "SAMPLES/S")
 """What the Lab of this machine shows with the runs of :func:`replayed`."""
+
+LAB_ACTIONS = [action for action in ACTIONS if action.name.startswith("lab_")]
 
 
 def replayed(monkeypatch, tmp_path, recording: Path, seconds: float = 20.0) -> GpuscopeApp:

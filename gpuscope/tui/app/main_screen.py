@@ -17,10 +17,10 @@ from textual.screen import Screen
 
 from ...text.styled import Line
 from ..charts.chart_schedule import ChartPace
-from ..shell.actions import ACTIONS, BY_NAME
+from ..shell.actions import ACTIONS, BY_NAME, handler_of
 from ..shell.footer import tab_ends, tab_hints
 from ..shell.keymap import bindings, key_of
-from ..shell.session import FAR_SECONDS, SEEK_SECONDS, Session
+from ..shell.session import Session
 from ..terminal.soon import Silence, draw_before_showing, once_after_refresh, soon
 from ..widgets.key_line import KeyLine
 from ..widgets.pane import Pane, ViewChanged, Waiting
@@ -308,8 +308,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
             await self.show_tab(name)
         else:
             pane = self._panes.get(self.tab)  # none before the first frame
-            places = (getattr(one, f"do_{name}", None) for one in (pane, self, self.app))
-            handler = next(filter(None, places), None)
+            handler = handler_of(name, pane, self, self.app)
             done = handler() if handler else None
             if isawaitable(done):
                 await done
@@ -341,39 +340,20 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.session.toggle_pause()
         self.refresh_all()
 
-    def do_faster(self, faster: bool = True) -> None:
+    def do_speed(self, faster: bool) -> None:
         """Take more samples a second, or play a recording faster."""
         session = self.session
         (session.change_rate if session.replay is None else session.change_speed)(faster)
         self.refresh_frame()
 
-    def do_slower(self) -> None:
-        self.do_faster(False)
-
-    def do_replay_back(self) -> None:
-        self._seek(-SEEK_SECONDS)
-
-    def do_replay_forward(self) -> None:
-        self._seek(SEEK_SECONDS)
-
-    def do_far_back(self) -> None:
-        self._seek(-FAR_SECONDS)
-
-    def do_far_forward(self) -> None:
-        self._seek(FAR_SECONDS)
-
-    def _seek(self, seconds: float) -> None:
+    def do_seek(self, seconds: float) -> None:
         self.session.seek(seconds)
         if self.session.replay is None:  # a replay says itself when it has moved
             self.refresh_all()
         self.refresh_frame()
 
-    def do_next_host(self) -> None:
-        self.session.next_host(1)
-        self.refresh_all()
-
-    def do_previous_host(self) -> None:
-        self.session.next_host(-1)
+    def do_host(self, by: int) -> None:
+        self.session.next_host(by)
         self.refresh_all()
 
     def do_connect_again(self) -> None:
@@ -432,11 +412,12 @@ class MainScreen(Screen[None], inherit_bindings=False):
         else:
             self.tell(f"nothing is open to go back from. {key_of('quit')} leaves gpuscope")
 
-    def do_down(self) -> None:
+    def do_move(self, by: int) -> None:
         """A list that has the focus moves by itself; panes without one have nothing to move."""
-        self.tell("this tab has no list to move in")
+        self.do_next_pane()
 
-    do_up = do_next_pane = do_down
+    def do_next_pane(self) -> None:
+        self.tell("this tab has no list to move in")
 
     def do_open(self) -> None:
         """Say that there is no row to open; a table under the cursor opens its rows itself."""
@@ -466,7 +447,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def do_palette(self) -> None:
         self.app.action_command_palette()
 
-    def _act(self, name: str) -> None:
+    def do_act(self, name: str) -> None:
+        """Ask whether the trainer that is looked at is to do this."""
         from ..shared.trainer_actions import open_act
 
         host = self.session.host
@@ -483,18 +465,6 @@ class MainScreen(Screen[None], inherit_bindings=False):
         """Ask which signal the process that is looked at is to get."""
         program(self.app).open("signal_to", self.pane.chosen_pid())
         self.refresh_frame()
-
-    def do_snapshot(self) -> None:
-        self._act("snapshot")
-
-    def do_profile(self) -> None:
-        self._act("profile")
-
-    def do_stacks(self) -> None:
-        self._act("stacks")
-
-    def do_history(self) -> None:
-        self._act("history")
 
     def do_redraw(self) -> None:
         program(self.app).redraw()

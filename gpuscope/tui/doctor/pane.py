@@ -414,23 +414,12 @@ class DoctorPane(Pane):
         event.stop()
         self.do_open()
 
-    def do_down(self) -> None:
-        """Read on in the finding where it has the focus."""
-        self._read(1)
+    def do_scroll(self, by: int) -> None:
+        """Read on or back by half a page in the finding."""
+        self.do_move(by * max(1, self._scroll.size.height // 2))
 
-    def do_up(self) -> None:
-        """And back."""
-        self._read(-1)
-
-    def do_text_down(self) -> None:
-        """Half a page on in the finding."""
-        self._read(max(1, self._scroll.size.height // 2))
-
-    def do_text_up(self) -> None:
-        """Half a page back."""
-        self._read(-max(1, self._scroll.size.height // 2))
-
-    def _read(self, by: int) -> None:
+    def do_move(self, by: int) -> None:
+        """Read on or back in the finding where it has the focus."""
         self._scroll.scroll_relative(y=by, animate=False)
         self.call_after_refresh(self._say_more)
 

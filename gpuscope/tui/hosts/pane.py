@@ -431,15 +431,12 @@ class FleetPane(Pane):
             self.session.look_at(key)
             await program(self.app).action_do("overview")
 
-    def do_next_host(self) -> None:
-        """Move to the next line, which selects the next host."""
-        self._hosts.action_move(1)
+    def do_host(self, by: int) -> None:
+        """Move to the next line or the one before, which selects its host."""
+        self._hosts.action_move(by)
 
-    def do_previous_host(self) -> None:
-        """Move to the previous line, which selects the host before."""
-        self._hosts.action_move(-1)
-
-    def _sort(self, by: int) -> None:
+    def do_sort(self, by: int) -> None:
+        """Sort by the next column, or by the one before."""
         name = self._fleet.sort_by(by)
         self.session.notices.say(f"hosts sorted by {name}" + (" first" if name == "worst" else ""))
         self.show(self.session.host)
@@ -455,12 +452,4 @@ class FleetPane(Pane):
         fleet = self._fleet
         if wanted:
             fleet.sort = wanted if wanted != fleet.sort else "worst"
-            self._sort(0)
-
-    def do_sort_next(self) -> None:
-        """Sort by the next column."""
-        self._sort(1)
-
-    def do_sort_previous(self) -> None:
-        """Sort by the previous column."""
-        self._sort(-1)
+            self.do_sort(0)

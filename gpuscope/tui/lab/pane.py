@@ -340,28 +340,18 @@ class LabPane(Pane):
         self._redraw()
         self.focus_on(self._table if to_runs else self._switches)
 
-    def do_down(self) -> None:
-        """The next switch."""
-        self._switches.move(1)
-        self._redraw()
-
-    def do_up(self) -> None:
-        """The previous switch."""
-        self._switches.move(-1)
+    def do_move(self, by: int) -> None:
+        """Go to the next switch, or to the one before."""
+        self._switches.move(by)
         self._redraw()
 
     def do_open(self) -> None:
         """Any value of the switch under the cursor, by typing it."""
         program(self.app).open("lab_value", self.runs, self._switches.current)
 
-    def do_lab_next(self) -> None:
-        """Change the switch under the cursor."""
-        self.runs.turn(self._switches.current, 1)
-        self._redraw()
-
-    def do_lab_previous(self) -> None:
-        """Change it back."""
-        self.runs.turn(self._switches.current, -1)
+    def do_lab_turn(self, by: int) -> None:
+        """Change the switch under the cursor, or change it back."""
+        self.runs.turn(self._switches.current, by)
         self._redraw()
 
     def do_lab_default(self) -> None:
@@ -450,15 +440,8 @@ class LabPane(Pane):
         self._view = VIEWS[(VIEWS.index(now) + 1) % len(VIEWS)]
         self._redraw()
 
-    def do_lab_mark_a(self) -> None:
-        """The run under the cursor is A."""
-        self._mark("a")
-
-    def do_lab_mark_b(self) -> None:
-        """The run under the cursor is B."""
-        self._mark("b")
-
-    def _mark(self, side: str) -> None:
+    def do_lab_mark(self, side: str) -> None:
+        """Make the run under the cursor A or B."""
         chosen = next(
             (shown.entry for shown in self._shown if shown.key == self._table.cursor_key), None
         )

@@ -380,15 +380,8 @@ class OverviewPane(Pane):
         event.stop()
         await go_to_finding(self, event.key)
 
-    def do_down(self) -> None:
-        """Move the cursor of the list of jobs or findings down; a table moves by itself."""
-        self._move(1)
-
-    def do_up(self) -> None:
-        """Move the cursor of the list of jobs or findings up; a table moves by itself."""
-        self._move(-1)
-
-    def _move(self, by: int) -> None:
+    def do_move(self, by: int) -> None:
+        """Move the cursor of the list of jobs or findings; a table moves by itself."""
         (self._findings if self._findings.has_focus else self._jobs).move(by)
         self._name_panels()
 
@@ -443,15 +436,8 @@ class OverviewPane(Pane):
         open_line(self._jobs, host, self.session, program(self.app))
         self.show(host)
 
-    def do_zoom(self) -> None:
-        """Charts over a longer time, as far as there is history."""
-        self._zoom(1)
-
-    def do_zoom_back(self) -> None:
-        """Charts over a shorter time."""
-        self._zoom(-1)
-
-    def _zoom(self, by: int) -> None:
+    def do_zoom_by(self, by: int) -> None:
+        """Draw charts over a longer time, as far as there is history, or over a shorter one."""
         from ..memory.timeline import longest_window, next_window
 
         host = self.session.host
@@ -473,7 +459,8 @@ class OverviewPane(Pane):
         )
         self.show_charts(host)
 
-    def _sort(self, by: int) -> None:
+    def do_sort(self, by: int) -> None:
+        """Sort by the next column, or by the one before."""
         self._sort_by(SORTS[(SORTS.index(self.session.state.sort) + by) % len(SORTS)])
 
     def on_live_table_header_clicked(self, event: LiveTable.HeaderClicked) -> None:
@@ -495,11 +482,3 @@ class OverviewPane(Pane):
         self.session.state.sort = sort
         self.session.notices.say(f"GPUs sorted by {sort}")
         self.show(self.session.host)
-
-    def do_sort_next(self) -> None:
-        """The next column."""
-        self._sort(1)
-
-    def do_sort_previous(self) -> None:
-        """The previous column."""
-        self._sort(-1)

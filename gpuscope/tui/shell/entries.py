@@ -40,6 +40,23 @@ class Action(NamedTuple):
         return not self.where or tab in self.where
 
 
+def action(
+    group: str,
+    name: str,
+    keys: str,
+    label: str,
+    does: str,
+    where: str = "",
+    needs: str = "",
+    footer: int = 0,
+    on_tab: Mapping[str, str] = MappingProxyType({}),
+    hidden: str = "",
+) -> Action:
+    """Return an action; the names in ``keys``, ``where`` and ``hidden`` are separated by blanks."""
+    names, tabs, silent = (tuple(text.split()) for text in (keys, where, hidden))
+    return Action(name, names, label, does, group, tabs, needs, footer, on_tab, silent)
+
+
 class Key(NamedTuple):
     """One entry of a screen: a key, or several that belong together such as ``<`` and ``>``.
 
@@ -87,7 +104,26 @@ def one(
     when: str = "",
     via: str = "",
     shown: str = "",
-    hidden: tuple[str, ...] = (),
+    hidden: str = "",
 ) -> Key:
     """Return an entry with a single action."""
-    return Key(((keys, action),), label, does, footer, shown, needs, when, via, hidden=hidden)
+    silent = tuple(hidden.split())
+    return Key(((keys, action),), label, does, footer, shown, needs, when, via, hidden=silent)
+
+
+def two(
+    keys: str,
+    action: str,
+    other_keys: str,
+    other_action: str,
+    label: str,
+    does: str,
+    footer: int = 0,
+    when: str = "",
+    shown: str = "",
+    still: str = "",
+    hidden: str = "",
+) -> Key:
+    """Return an entry with two actions that belong together."""
+    binds, silent = ((keys, action), (other_keys, other_action)), tuple(hidden.split())
+    return Key(binds, label, does, footer, shown, when=when, still=still, hidden=silent)

@@ -52,7 +52,6 @@ log = logging.getLogger("gpuscope.tui")
 USUAL_HZ = 1.0
 """Samples a second, as other monitors have: who wants more has a key and a setting for it."""
 LOCAL_CHARTS_SECONDS, REMOTE_CHARTS_SECONDS = 2.0, 5.0
-SEEK_SECONDS, FAR_SECONDS = 10.0, 300.0
 
 
 def _hosts_of(source: Source | None) -> Hosts | None:

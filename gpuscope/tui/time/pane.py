@@ -404,27 +404,14 @@ class TimePane(MeasuredPanels):
         if panel in charts and (host := self.session.host) is not None:
             self.show_charts(host)
 
-    def do_down(self) -> None:
-        self._move(1)
-
-    def do_up(self) -> None:
-        self._move(-1)
-
-    def _move(self, by: int) -> None:
+    def do_move(self, by: int) -> None:
         if self._findings.has_focus:
             self._findings.move(by)
         else:
             self._first.action_move(by)
 
-    def do_zoom(self) -> None:
-        """Show a longer time on the charts, as far as there is history."""
-        self._zoom(1)
-
-    def do_zoom_back(self) -> None:
-        """Show a shorter time on the charts."""
-        self._zoom(-1)
-
-    def _zoom(self, by: int) -> None:
+    def do_zoom_by(self, by: int) -> None:
+        """Draw charts over a longer time, as far as there is history, or over a shorter one."""
         host = self.session.host
         trainer = self.chosen(host) if host is not None else None
         if host is None:
@@ -436,13 +423,7 @@ class TimePane(MeasuredPanels):
         )
         self.show_charts(host)
 
-    def do_next_trainer(self) -> None:
-        self._turn(1)
-
-    def do_previous_trainer(self) -> None:
-        self._turn(-1)
-
-    def _turn(self, by: int) -> None:
+    def do_trainer(self, by: int) -> None:
         host = self.session.host
         trainer = self.chosen(host) if host is not None else None
         if host is None or trainer is None:
@@ -457,13 +438,6 @@ class TimePane(MeasuredPanels):
             self.session.selection.choose(*keys_of(host, by_key(host.trainers, key)))
             self.show(host)
             self.show_charts(host)
-
-    def do_look(self) -> None:
-        """Ask whether to look at the GPU of this trainer."""
-        from ..shared.trainer_actions import open_act
-
-        host = self.session.host
-        open_act(program(self.app), "look", self.chosen(host) if host is not None else None)
 
     def do_work(self) -> None:
         """Derive the work of a step of this trainer; where none was counted, ask whether to."""
