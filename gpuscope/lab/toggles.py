@@ -141,288 +141,106 @@ def short_repr(value: object) -> str:
     return limited(repr(value), 60)
 
 
-def _yes_no(
-    name: str,
-    group: str,
-    default: bool | None,
-    text: str,
-    on_cpu: str = "",
-    unset: str = "",
-    predicts: str = "",
+def _word(
+    name: str, group: str, default: str, choices: tuple[str, ...], text: str, **more: Any
 ) -> Toggle:
-    return Toggle(name, group, default, text, on_cpu, yes_no=True, unset=unset, predicts=predicts)
+    return Toggle(name, group, default, text, choices=choices, **more)
+
+
+def _number(
+    name: str, group: str, default: int | None, least: int, most: int, text: str, **more: Any
+) -> Toggle:
+    return Toggle(name, group, default, text, minimum=least, maximum=most, **more)
+
+
+def _yes_no(name: str, group: str, default: bool | None, text: str, **more: Any) -> Toggle:
+    return Toggle(name, group, default, text, yes_no=True, **more)
 
 
 _NOTHING = "no effect: for CUDA only"
 TOGGLES: tuple[Toggle, ...] = (
-    Toggle(
-        "model",
-        "model",
-        "gpt",
-        "the model to train, on synthetic data that can be learned; a family name picks a size "
-        "for the GPU",
-        "a family name picks its small preset",
-        choices=(*PRESETS, *EVERY_PRESET),
-        factory=True,
-        predicts="model",
-    ),
-    Toggle(
-        "device",
-        "model",
-        "auto",
-        "where it runs; auto uses a GPU if torch finds one",
-        choices=("auto", "cpu", "cuda"),
-    ),
-    Toggle(
-        "seed",
-        "model",
-        0,
-        "seed of the weights and of the data",
-        minimum=0,
-        maximum=(1 << 32) - 1,
-        predicts="seed",
-    ),
-    Toggle(
-        "amp",
-        "precision",
-        "off",
+    _word("model", "model", "gpt", (*PRESETS, *EVERY_PRESET),
+        "the model to train, on synthetic data that can be learned; a family name picks a size for "
+        "the GPU", on_cpu="a family name picks its small preset", factory=True, predicts="model"),
+    _word("device", "model", "auto", ("auto", "cpu", "cuda"),
+        "where it runs; auto uses a GPU if torch finds one"),
+    _number("seed", "model", 0, 0, (1 << 32) - 1, "seed of the weights and of the data",
+        predicts="seed"),
+    _word("amp", "precision", "off", ("off", "bf16", "fp16"),
         "automatic mixed precision: autocast to bf16, or to fp16 with a GradScaler",
-        "bf16 works and is often faster; fp16 works, but is 10 to 30 times slower than off",
-        choices=("off", "bf16", "fp16"),
-        predicts="amp",
-    ),
-    _yes_no(
-        "tf32",
-        "precision",
-        False,
-        "float32 matmuls and convolutions in TF32, with 10 bits of mantissa",
-        _NOTHING,
-        predicts="tf32",
-    ),
-    Toggle(
-        "batch",
-        "batch",
-        None,
-        "samples per micro-batch, per GPU under DDP and FSDP",
-        minimum=1,
-        maximum=1 << 20,
-        unset="preset",
-        predicts="batch",
-    ),
-    Toggle(
-        "accumulate",
-        "batch",
-        1,
-        "micro-batches whose gradients add up to one optimizer step",
-        minimum=1,
-        maximum=4096,
-        predicts="accumulate",
-    ),
-    Toggle(
-        "compile",
-        "compile",
-        "off",
+        on_cpu="bf16 works and is often faster; fp16 works, but is 10 to 30 times slower than off",
+        predicts="amp"),
+    _yes_no("tf32", "precision", False, "float32 matmuls and convolutions in TF32, with 10 bits of "
+        "mantissa", on_cpu=_NOTHING, predicts="tf32"),
+    _number("batch", "batch", None, 1, 1 << 20,
+        "samples per micro-batch, per GPU under DDP and FSDP", unset="preset", predicts="batch"),
+    _number("accumulate", "batch", 1, 1, 4096,
+        "micro-batches whose gradients add up to one optimizer step", predicts="accumulate"),
+    _word("compile", "compile", "off", ("off", "default", "reduce-overhead", "max-autotune"),
         "torch.compile in one of its modes",
-        "works with a C++ compiler; the first step takes many seconds, and reduce-overhead has "
-        "no CUDA graphs",
-        choices=("off", "default", "reduce-overhead", "max-autotune"),
-        predicts="doubts",
-    ),
-    _yes_no(
-        "fullgraph", "compile", False, "compile the model as one graph: a graph break is an error"
-    ),
-    Toggle(
-        "parallel",
-        "parallel",
-        "none",
+        on_cpu="works with a C++ compiler; the first step takes many seconds, and reduce-overhead "
+        "has no CUDA graphs", predicts="doubts"),
+    _yes_no("fullgraph", "compile", False,
+        "compile the model as one graph: a graph break is an error"),
+    _word("parallel", "parallel", "none", ("none", "dp", "ddp", "fsdp"),
         "DataParallel in one process, or DDP or FSDP2 with one process per GPU",
-        "DDP runs over gloo, and the processes share the cores; DataParallel does nothing",
-        choices=("none", "dp", "ddp", "fsdp"),
-        predicts="sharding",
-    ),
-    Toggle(
-        "nproc",
-        "parallel",
-        None,
-        "processes of DDP and FSDP, GPUs of DataParallel",
-        minimum=1,
-        maximum=1024,
-        unset="one per GPU, 2 on a CPU",
-        predicts="ranks",
-    ),
-    _yes_no(
-        "checkpoint",
-        "memory",
-        False,
+        on_cpu="DDP runs over gloo, and the processes share the cores; DataParallel does nothing",
+        predicts="sharding"),
+    _number("nproc", "parallel", None, 1, 1024, "processes of DDP and FSDP, GPUs of DataParallel",
+        unset="one per GPU, 2 on a CPU", predicts="ranks"),
+    _yes_no("checkpoint", "memory", False,
         "activation checkpointing: keep each block's input, recompute the rest in backward",
-        predicts="checkpoint",
-    ),
-    Toggle(
-        "optimizer",
-        "memory",
-        "adamw",
-        "AdamW keeps two values per parameter, SGD with momentum one",
-        choices=("adamw", "sgd"),
-        predicts="optimizer",
-    ),
-    _yes_no(
-        "foreach",
-        "memory",
-        None,
-        "the optimizer works on lists of parameters: fewer kernels, more temporary memory",
-        unset="torch's choice",
-        predicts="foreach",
-    ),
-    _yes_no(
-        "fused",
-        "memory",
-        None,
-        "the whole optimizer step in one kernel per list",
-        unset="torch's choice",
-        predicts="fused",
-    ),
-    _yes_no(
-        "set_to_none",
-        "memory",
-        True,
-        "zero_grad frees the gradients instead of writing zeros",
-        predicts="set_to_none",
-    ),
-    Toggle(
-        "validate",
-        "memory",
-        "off",
-        "a validation of 4 micro-batches every 10 steps, with or without no_grad",
-        choices=("off", "no-grad", "grad"),
-    ),
-    _yes_no(
-        "empty_cache",
-        "memory",
-        False,
-        "torch.cuda.empty_cache() after every step and validation",
-        _NOTHING,
-    ),
-    _yes_no(
-        "expandable_segments",
-        "memory",
-        False,
-        "the allocator grows its segments instead of adding new ones",
-        _NOTHING,
-        predicts="settings",
-    ),
-    Toggle(
-        "loader",
-        "input",
-        "synthetic",
-        "where batches come from: created on the GPU, from a DataLoader, or from one that "
-        "takes 200 ms per batch",
-        choices=("synthetic", "workers", "slow"),
-    ),
-    Toggle(
-        "workers",
-        "input",
-        None,
-        "worker processes of the DataLoader",
-        minimum=0,
-        maximum=64,
-        unset="2",
-    ),
-    _yes_no(
-        "pin_memory",
-        "input",
-        False,
-        "the DataLoader puts batches in pinned (page-locked) memory",
-        _NOTHING,
-    ),
-    _yes_no(
-        "non_blocking",
-        "input",
-        False,
-        "copy to the GPU without waiting; needs pinned memory",
-        _NOTHING,
-    ),
-    Toggle(
-        "prefetch",
-        "input",
-        None,
-        "batches each DataLoader worker prepares ahead",
-        minimum=1,
-        maximum=64,
-        unset="default 2",
-    ),
-    _yes_no(
-        "cudnn_benchmark",
-        "cudnn",
-        False,
-        "cuDNN times its algorithms for each new shape and keeps the fastest",
-        _NOTHING,
-        predicts="cudnn_benchmark",
-    ),
-    _yes_no(
-        "channels_last",
-        "cudnn",
-        False,
+        predicts="checkpoint"),
+    _word("optimizer", "memory", "adamw", ("adamw", "sgd"),
+        "AdamW keeps two values per parameter, SGD with momentum one", predicts="optimizer"),
+    _yes_no("foreach", "memory", None, "the optimizer works on lists of parameters: fewer kernels, "
+        "more temporary memory", unset="torch's choice", predicts="foreach"),
+    _yes_no("fused", "memory", None, "the whole optimizer step in one kernel per list",
+        unset="torch's choice", predicts="fused"),
+    _yes_no("set_to_none", "memory", True,
+        "zero_grad frees the gradients instead of writing zeros", predicts="set_to_none"),
+    _word("validate", "memory", "off", ("off", "no-grad", "grad"),
+        "a validation of 4 micro-batches every 10 steps, with or without no_grad"),
+    _yes_no("empty_cache", "memory", False,
+        "torch.cuda.empty_cache() after every step and validation", on_cpu=_NOTHING),
+    _yes_no("expandable_segments", "memory", False,
+        "the allocator grows its segments instead of adding new ones", on_cpu=_NOTHING,
+        predicts="settings"),
+    _word("loader", "input", "synthetic", ("synthetic", "workers", "slow"),
+        "where batches come from: created on the GPU, from a DataLoader, or from one that takes "
+        "200 ms per batch"),
+    _number("workers", "input", None, 0, 64, "worker processes of the DataLoader", unset="2"),
+    _yes_no("pin_memory", "input", False,
+        "the DataLoader puts batches in pinned (page-locked) memory", on_cpu=_NOTHING),
+    _yes_no("non_blocking", "input", False, "copy to the GPU without waiting; needs pinned memory",
+        on_cpu=_NOTHING),
+    _number("prefetch", "input", None, 1, 64, "batches each DataLoader worker prepares ahead",
+        unset="default 2"),
+    _yes_no("cudnn_benchmark", "cudnn", False,
+        "cuDNN times its algorithms for each new shape and keeps the fastest", on_cpu=_NOTHING,
+        predicts="cudnn_benchmark"),
+    _yes_no("channels_last", "cudnn", False,
         "keep convolution weights and activations in torch's channels_last memory format",
-        predicts="channels_last",
-    ),
-    _yes_no(
-        "deterministic",
-        "cudnn",
-        False,
+        predicts="channels_last"),
+    _yes_no("deterministic", "cudnn", False,
         "use only algorithms that give identical bits in every run",
-        "works; most CPU kernels are deterministic anyway",
-        predicts="deterministic",
-    ),
-    Toggle(
-        "fsdp_wrap",
-        "fsdp",
-        "blocks",
-        "what FSDP2 gathers at a time: one block, or the whole model (root)",
-        choices=("blocks", "root"),
-        predicts="fsdp_wrap",
-    ),
-    Toggle(
-        "fsdp_reshard",
-        "fsdp",
-        "blocks",
+        on_cpu="works; most CPU kernels are deterministic anyway", predicts="deterministic"),
+    _word("fsdp_wrap", "fsdp", "blocks", ("blocks", "root"),
+        "what FSDP2 gathers at a time: one block, or the whole model (root)", predicts="fsdp_wrap"),
+    _word("fsdp_reshard", "fsdp", "blocks", ("blocks", "always", "never"),
         "what FSDP2 reshards after the forward pass: blocks, the root too (always), or nothing",
-        choices=("blocks", "always", "never"),
-        predicts="fsdp_reshard",
-    ),
-    Toggle(
-        "fsdp_params",
-        "fsdp",
-        "fp32",
+        predicts="fsdp_reshard"),
+    _word("fsdp_params", "fsdp", "fp32", ("fp32", "bf16"),
         "the dtype in which FSDP2 gathers parameters and the model computes (param_dtype)",
-        choices=("fp32", "bf16"),
-        predicts="fsdp_params",
-    ),
-    Toggle(
-        "fsdp_reduce",
-        "fsdp",
-        "as-params",
-        "the dtype in which FSDP2 reduces gradients (reduce_dtype)",
-        choices=("as-params", "fp32", "bf16"),
-        predicts="fsdp_reduce",
-    ),
-    _yes_no(
-        "fsdp_offload",
-        "fsdp",
-        False,
+        predicts="fsdp_params"),
+    _word("fsdp_reduce", "fsdp", "as-params", ("as-params", "fp32", "bf16"),
+        "the dtype in which FSDP2 reduces gradients (reduce_dtype)", predicts="fsdp_reduce"),
+    _yes_no("fsdp_offload", "fsdp", False,
         "FSDP2 keeps parameters, gradients and optimizer on the CPU (CPUOffloadPolicy)",
-        _NOTHING,
-        predicts="fsdp_offload",
-    ),
-    Toggle(
-        "fsdp_ahead",
-        "fsdp",
-        0,
-        "blocks that FSDP2 prefetches in both passes; 0: FSDP2 decides",
-        minimum=0,
-        maximum=64,
-        predicts="fsdp_ahead",
-    ),
-)
+        on_cpu=_NOTHING, predicts="fsdp_offload"),
+    _number("fsdp_ahead", "fsdp", 0, 0, 64,
+        "blocks that FSDP2 prefetches in both passes; 0: FSDP2 decides", predicts="fsdp_ahead"),
+)  # fmt: skip
 GROUPS: tuple[str, ...] = tuple(dict.fromkeys(toggle.group for toggle in TOGGLES))
 
 
@@ -432,14 +250,8 @@ def help_groups(parser: argparse.ArgumentParser) -> dict[str, argparse._Argument
     return {name: parser.add_argument_group(f"{names.get(name, name)} settings") for name in GROUPS}
 
 
-STEPS = Toggle(
-    "steps",
-    "length",
-    None,
-    "optimizer steps to run",
-    minimum=1,
-    maximum=1_000_000_000,
-    unset="until stopped",
+STEPS = _number(
+    "steps", "length", None, 1, 1_000_000_000, "optimizer steps to run", unset="until stopped"
 )
 """This is not a switch of the training but its length. On the command line and in JSON it is
 listed with the toggles.
