@@ -71,7 +71,7 @@ def evidence_of(group: Sequence[Finding]) -> list[Evidence]:
             place = _place(one)
             seen.setdefault(evidence, []).extend([place[1]] if place else ())
     return [
-        Evidence(text=f"GPU {ranges_text(indices)}: {one.text}", source=one.source)
+        Evidence(f"GPU {ranges_text(indices)}: {one.text}", one.source)
         for one, indices in seen.items()
     ]
 

@@ -67,7 +67,7 @@ def _unread_variable(facts: Facts, name: str, text: str) -> Finding:
         {"version": own, "name": name, "text": text[:300]},
         severity="warning",
         confidence="definite",
-        evidence=(_setting(name, text), Evidence(text=reads, source="torch/version.py")),
+        evidence=(_setting(name, text), Evidence(reads, "torch/version.py")),
         where=name,
     )
 
@@ -92,7 +92,7 @@ def _refused_option(name: str, text: str, broken: Broken, severity: Severity) ->
         confidence="definite",
         evidence=(
             _setting(name, text),
-            Evidence(text="torch reads it when CUDA starts, and raises an error there"),
+            Evidence("torch reads it when CUDA starts, and raises an error there"),
         ),
         where=f"{name} {setting}",
     )
@@ -139,7 +139,7 @@ def _ignored_options(name: str, text: str) -> Iterator[Finding]:
             confidence="definite",
             evidence=(
                 _setting(name, text),
-                Evidence(text="they belong to torch's own allocator, which this backend replaces"),
+                Evidence("they belong to torch's own allocator, which this backend replaces"),
             ),
             where=f"{name} backend",
         )
@@ -154,9 +154,7 @@ def _ignored_options(name: str, text: str) -> Iterator[Finding]:
             confidence="likely",
             evidence=(
                 _setting(name, text),
-                Evidence(
-                    text="expandable segments are split wherever a block is larger than asked for"
-                ),
+                Evidence("expandable segments are split wherever a block is larger than asked for"),
             ),
             where=f"{name} max_split_size_mb",
         )
@@ -169,7 +167,7 @@ def _contradicting_variables(read: Mapping[str, str]) -> Finding:
         {"names": " and ".join(read), "further": " ".join(list(read)[1:])},
         severity="warning",
         confidence="definite",
-        evidence=(*(_setting(name, text) for name, text in read.items()), Evidence(text=which)),
+        evidence=(*(_setting(name, text) for name, text in read.items()), Evidence(which)),
         where="PYTORCH_ALLOC_CONF names",
     )
 
@@ -179,7 +177,7 @@ def _contradicting_variables(read: Mapping[str, str]) -> Finding:
 
 def _setting(name: str, text: str) -> Evidence:
     """Returns the variable and its value in the environment, as evidence."""
-    return Evidence(text=f"{name}={text[:300]}", source="environment")
+    return Evidence(f"{name}={text[:300]}", "environment")
 
 
 def _values(settings: list[Setting]) -> dict[str, list[str]]:

@@ -41,10 +41,8 @@ def _driver(facts: Facts) -> Iterator[Finding | Abstained]:
         return
     why = facts.why.get("devices", "")
     seen = [*facts.host.nvidia_nodes, *(facts.host.nvidia_pci or ())]
-    signs = tuple(
-        Evidence(text=f"the machine has {sign}", source="/dev, /sys/bus/pci") for sign in seen[:4]
-    )
-    evidence = (Evidence(text=why, source="nvml"), *signs)
+    signs = tuple(Evidence(f"the machine has {sign}", "/dev, /sys/bus/pci") for sign in seen[:4])
+    evidence = (Evidence(why, "nvml"), *signs)
     if facts.driver_code in ("driver_error", "timeout", "lost"):
         name = (
             "environment.no-driver.hung"
@@ -83,7 +81,7 @@ def _driver(facts: Facts) -> Iterator[Finding | Abstained]:
 def _torch(facts: Facts, build: Build, devices: Sequence[Device]) -> Iterator[Finding | Abstained]:
     """Yields what of the installed torch does not fit the driver and the GPUs that answer."""
     installed = Evidence(
-        text=f"torch {build.version} is installed in {build.prefix}", source="torch/version.py"
+        f"torch {build.version} is installed in {build.prefix}", "torch/version.py"
     )
     if build.cuda == "":
         platform = (
@@ -99,7 +97,7 @@ def _torch(facts: Facts, build: Build, devices: Sequence[Device]) -> Iterator[Fi
             {"version": build.version, "platform": platform, "wheels": _wheels(facts, devices)},
             severity="problem",
             confidence="definite",
-            evidence=(installed, Evidence(text=cards, source="nvml")),
+            evidence=(installed, Evidence(cards, "nvml")),
         )
     elif build.cuda is None:
         yield WORDINGS.abstained("cuda-of-torch")
@@ -117,12 +115,11 @@ def _driver_age(
         yield WORDINGS.abstained("cuda-of-driver", why=facts.why.get("cuda_driver_version"))
         return
     driver = Evidence(
-        text=f"driver {facts.driver_version or 'of unknown version'} supports CUDA "
-        f"{facts.driver_cuda}",
-        source="nvml",
+        f"driver {facts.driver_version or 'of unknown version'} supports CUDA {facts.driver_cuda}",
+        "nvml",
     )
     needs = Evidence(
-        text=f"torch {facts.build.version if facts.build else ''} is built with CUDA {cuda}"
+        f"torch {facts.build.version if facts.build else ''} is built with CUDA {cuda}"
     )
     if wanted[:1] > served[:1]:
         least = LEAST_DRIVER.get(wanted[0])
@@ -142,9 +139,7 @@ def _driver_age(
             evidence=(driver, needs, installed),
         )
     elif wanted[:2] > served[:2]:
-        compatible = Evidence(
-            text="torch runs on any driver that supports its major version of CUDA"
-        )
+        compatible = Evidence("torch runs on any driver that supports its major version of CUDA")
         yield WORDINGS.finding(
             "environment.driver.minor",
             {"cuda": cuda, "served": facts.driver_cuda},
@@ -208,8 +203,8 @@ def _architecture(
         severity="problem",
         confidence="definite",
         evidence=(
-            Evidence(text=f"{names(without)}: compute capability {number}", source="nvml"),
-            Evidence(text=f"torch is compiled for {', '.join(architectures)}", source="torch"),
+            Evidence(f"{names(without)}: compute capability {number}", "nvml"),
+            Evidence(f"torch is compiled for {', '.join(architectures)}", "torch"),
             installed,
         ),
         where=names(without),
@@ -237,16 +232,14 @@ def _torch_answer(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
     torch = facts.torch
     if torch is None:
         return
-    took = Evidence(
-        text=f"asked in a child process, which took {duration_text(torch.seconds)}", source="torch"
-    )
+    took = Evidence(f"asked in a child process, which took {duration_text(torch.seconds)}", "torch")
     if torch.failure:
         yield WORDINGS.finding(
             "environment.driver.import",
             {"wheels": _wheels(facts, devices)},
             severity="problem",
             confidence="definite",
-            evidence=(Evidence(text=torch.failure, source="torch"), took),
+            evidence=(Evidence(torch.failure, "torch"), took),
         )
     elif (
         torch.available is False
@@ -259,12 +252,9 @@ def _torch_answer(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
             severity="problem",
             confidence="definite",
             evidence=(
+                Evidence(torch.why_not or "torch.cuda.is_available() is False", "torch"),
                 Evidence(
-                    text=torch.why_not or "torch.cuda.is_available() is False", source="torch"
-                ),
-                Evidence(
-                    text=f"{len(devices)} GPUs answer; torch is built with CUDA {torch.cuda}",
-                    source="nvml",
+                    f"{len(devices)} GPUs answer; torch is built with CUDA {torch.cuda}", "nvml"
                 ),
                 took,
             ),
@@ -290,10 +280,7 @@ def _pinned_libraries(facts: Facts) -> Iterator[Finding]:
         severity="info",
         confidence="likely",
         evidence=tuple(
-            Evidence(
-                text=f"{name}: torch pins {pinned}, installed is {found}",
-                source="installed metadata",
-            )
+            Evidence(f"{name}: torch pins {pinned}, installed is {found}", "installed metadata")
             for name, pinned, found in other[:8]
         ),
         where="libraries",

@@ -43,7 +43,7 @@ def _health(device: Device, facts: Facts) -> Iterator[Finding]:
             {"gpu": device.index, "pids": None, "others": None},
             severity="problem",
             confidence="definite",
-            evidence=(Evidence(text=broken, source="nvml"), *_xids(device, facts)),
+            evidence=(Evidence(broken, "nvml"), *_xids(device, facts)),
             where=where,
         )
         return
@@ -74,14 +74,14 @@ def _health(device: Device, facts: Facts) -> Iterator[Finding]:
         {"gpu": device.index},
         severity="problem" if problem else "warning" if sure or serious else "info",
         confidence="definite" if sure else "likely",
-        evidence=(*(Evidence(text=text, source="nvml") for text in evidence), *xids),
+        evidence=(*(Evidence(text, "nvml") for text in evidence), *xids),
         where=where,
     )
 
 
 def _xids(device: Device, facts: Facts) -> tuple[Evidence, ...]:
     return tuple(
-        Evidence(text=f"XID {xid.number}, {xid.count} times since boot", source="kernel log")
+        Evidence(f"XID {xid.number}, {xid.count} times since boot", "kernel log")
         for xid in facts.xids or ()
         if _is_same_device(xid.pci, device.pci)
     )
@@ -113,9 +113,7 @@ def _clocks(device: Device) -> Iterator[Finding]:
             {"gpu": device.index, "why": ", ".join(device.slowed)},
             severity="warning",
             confidence="definite",
-            evidence=(
-                Evidence(text=f"clock events: {', '.join(device.slowed)}{heat}", source="nvml"),
-            ),
+            evidence=(Evidence(f"clock events: {', '.join(device.slowed)}{heat}", "nvml"),),
             where=f"GPU {device.index}",
         )
     limit, default = device.power_limit_watts, device.default_power_watts
@@ -128,9 +126,7 @@ def _clocks(device: Device) -> Iterator[Finding]:
             severity="info",
             confidence="definite",
             evidence=(
-                Evidence(
-                    text=f"power limit {limit:.0f} W of {default:.0f} W{used}{holds}", source="nvml"
-                ),
+                Evidence(f"power limit {limit:.0f} W of {default:.0f} W{used}{holds}", "nvml"),
             ),
             where=f"GPU {device.index} power",
         )
@@ -158,10 +154,7 @@ def _pcie(devices: Sequence[Device]) -> Iterator[Finding]:
             severity="warning" if half else "info",
             confidence="likely",
             evidence=tuple(
-                Evidence(
-                    text=f"GPU {one.index}: x{one.pcie_width} of x{one.max_pcie_width}",
-                    source="nvml",
-                )
+                Evidence(f"GPU {one.index}: x{one.pcie_width} of x{one.max_pcie_width}", "nvml")
                 for one in narrow
             ),
             where=names(narrow),
@@ -182,9 +175,9 @@ def _pcie(devices: Sequence[Device]) -> Iterator[Finding]:
             confidence="likely",
             evidence=tuple(
                 Evidence(
-                    text=f"GPU {one.index}: generation {one.pcie_generation} of "
+                    f"GPU {one.index}: generation {one.pcie_generation} of "
                     f"{one.max_pcie_generation}, {one.utilization_percent or 0:.0f} % busy",
-                    source="nvml",
+                    "nvml",
                 )
                 for one in slow
             ),
@@ -209,7 +202,7 @@ def _settings(devices: Sequence[Device]) -> Iterator[Finding]:
             {"gpus": names(off)},
             severity="info",
             confidence="definite",
-            evidence=(Evidence(text=f"persistence mode off on {names(off)}", source="nvml"),),
+            evidence=(Evidence(f"persistence mode off on {names(off)}", "nvml"),),
             where=names(off),
         )
 
@@ -227,10 +220,8 @@ def _visible(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
     if text is None:
         return
     seen = read_visible_devices(facts, devices)
-    value = Evidence(text=f"CUDA_VISIBLE_DEVICES={text[:300]}", source="environment")
-    here = Evidence(
-        text=f"the driver has {len(devices)} GPUs: 0 to {len(devices) - 1}", source="nvml"
-    )
+    value = Evidence(f"CUDA_VISIBLE_DEVICES={text[:300]}", "environment")
+    here = Evidence(f"the driver has {len(devices)} GPUs: 0 to {len(devices) - 1}", "nvml")
     if seen.mig:
         return
     if not seen.positions and text.split(",")[0].strip() in ("", "-1"):
@@ -281,7 +272,7 @@ def _order(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
             {"order": order[:60]},
             severity="warning",
             confidence="likely",
-            evidence=(Evidence(text=f"CUDA_DEVICE_ORDER={order[:300]}", source="environment"),),
+            evidence=(Evidence(f"CUDA_DEVICE_ORDER={order[:300]}", "environment"),),
             where="CUDA_DEVICE_ORDER",
         )
     models = {device.name for device in devices if device.name}
@@ -291,11 +282,8 @@ def _order(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
             severity="info",
             confidence="likely",
             evidence=(
-                *(
-                    Evidence(text=f"GPU {one.index}: {one.name}", source="nvml")
-                    for one in devices[:16]
-                ),
-                Evidence(text="CUDA_DEVICE_ORDER is not PCI_BUS_ID", source="environment"),
+                *(Evidence(f"GPU {one.index}: {one.name}", "nvml") for one in devices[:16]),
+                Evidence("CUDA_DEVICE_ORDER is not PCI_BUS_ID", "environment"),
             ),
             where="CUDA_DEVICE_ORDER numbers",
         )
@@ -351,9 +339,9 @@ def _unowned_memory(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding
         confidence="likely",
         evidence=tuple(
             Evidence(
-                text=f"GPU {one.index}: {bytes_text(one.used_bytes or 0)} in use; processes "
+                f"GPU {one.index}: {bytes_text(one.used_bytes or 0)} in use; processes "
                 f"listed: {listed if one.owners else 'none'}",
-                source="nvml",
+                "nvml",
             )
             for one, _, listed in found
         ),

@@ -33,7 +33,7 @@ def judge(facts: Facts) -> Iterator[Finding | Abstained]:
             "environment.pid-namespace",
             severity="info",
             confidence="definite",
-            evidence=(Evidence(text=why, source="/proc/self/ns/pid"),),
+            evidence=(Evidence(why, "/proc/self/ns/pid"),),
         )
 
 
@@ -54,12 +54,12 @@ def _shm(facts: Facts) -> Iterator[Finding | Abstained]:
             confidence="likely",
             evidence=(
                 Evidence(
-                    text=f"/dev/shm: {bytes_text(total)} in all, {bytes_text(used or 0)} used",
-                    source="/dev/shm",
+                    f"/dev/shm: {bytes_text(total)} in all, {bytes_text(used or 0)} used",
+                    "/dev/shm",
                 ),
             )
             if used is not None
-            else (Evidence(text=f"/dev/shm: {bytes_text(total)} in all", source="/dev/shm"),),
+            else (Evidence(f"/dev/shm: {bytes_text(total)} in all", "/dev/shm"),),
         )
     elif used is not None and used > 0.9 * total:
         yield WORDINGS.finding(
@@ -68,10 +68,7 @@ def _shm(facts: Facts) -> Iterator[Finding | Abstained]:
             severity="warning",
             confidence="definite",
             evidence=(
-                Evidence(
-                    text=f"/dev/shm: {bytes_text(used)} of {bytes_text(total)} used",
-                    source="/dev/shm",
-                ),
+                Evidence(f"/dev/shm: {bytes_text(used)} of {bytes_text(total)} used", "/dev/shm"),
             ),
         )
 
@@ -89,14 +86,11 @@ def _cgroup(facts: Facts) -> Iterator[Finding]:
     if limit is not None and used is not None:
         evidence.append(
             Evidence(
-                text=f"{bytes_text(used)} of {bytes_text(limit)} used, without file cache",
-                source="cgroup",
+                f"{bytes_text(used)} of {bytes_text(limit)} used, without file cache", "cgroup"
             )
         )
     if kills:
-        evidence.append(
-            Evidence(text=f"oom_kill {kills}", source=host.oom_kills_source or "memory.events")
-        )
+        evidence.append(Evidence(f"oom_kill {kills}", host.oom_kills_source or "memory.events"))
     figures = {
         "left": bytes_text(max(0, limit - used))
         if limit is not None and used is not None
@@ -121,20 +115,18 @@ def _memory(facts: Facts) -> Iterator[Finding | Abstained]:
     if total is None or free is None:
         yield WORDINGS.abstained("memory", why=facts.why.get("memory_available_bytes"))
         return
-    memory = Evidence(
-        text=f"{bytes_text(free)} of {bytes_text(total)} available", source="/proc/meminfo"
-    )
+    memory = Evidence(f"{bytes_text(free)} of {bytes_text(total)} available", "/proc/meminfo")
     swapped = host.swap_used_bytes or 0
     swap = Evidence(
-        text=f"{bytes_text(swapped)} of {bytes_text(host.swap_total_bytes or 0)} swap used",
-        source="/proc/meminfo",
+        f"{bytes_text(swapped)} of {bytes_text(host.swap_total_bytes or 0)} swap used",
+        "/proc/meminfo",
     )
     stall = host.memory_stall_percent
     stalls = (
         (
             Evidence(
-                text=f"all tasks waited for memory {stall:.0f} % of the last minute",
-                source="/proc/pressure/memory",
+                f"all tasks waited for memory {stall:.0f} % of the last minute",
+                "/proc/pressure/memory",
             ),
         )
         if stall is not None and stall >= 1
@@ -186,10 +178,7 @@ def _limits(facts: Facts) -> Iterator[Finding]:
             severity="warning" if files < 1024 else "info",
             confidence="likely",
             evidence=(
-                Evidence(
-                    text=f"open files: soft limit {files}, hard {_limit_text(hard)}",
-                    source="ulimit -n",
-                ),
+                Evidence(f"open files: soft limit {files}, hard {_limit_text(hard)}", "ulimit -n"),
             ),
             where="open files",
         )
@@ -199,9 +188,7 @@ def _limits(facts: Facts) -> Iterator[Finding]:
             {"limit": host.processes},
             severity="warning",
             confidence="likely",
-            evidence=(
-                Evidence(text=f"processes: soft limit {host.processes}", source="ulimit -u"),
-            ),
+            evidence=(Evidence(f"processes: soft limit {host.processes}", "ulimit -u"),),
             where="processes",
         )
     if host.pids_limit and host.pids_used is not None and host.pids_used > 0.9 * host.pids_limit:
@@ -210,9 +197,7 @@ def _limits(facts: Facts) -> Iterator[Finding]:
             {"used": host.pids_used, "limit": host.pids_limit},
             severity="warning",
             confidence="definite",
-            evidence=(
-                Evidence(text=f"pids: {host.pids_used} of {host.pids_limit}", source="cgroup"),
-            ),
+            evidence=(Evidence(f"pids: {host.pids_used} of {host.pids_limit}", "cgroup"),),
             where="cgroup pids",
         )
     locked = host.locked_bytes
@@ -230,12 +215,10 @@ def _limits(facts: Facts) -> Iterator[Finding]:
             severity="warning" if several else "info",
             confidence="likely",
             evidence=(
+                Evidence(f"locked memory: soft limit {bytes_text(locked)}", "ulimit -l"),
                 Evidence(
-                    text=f"locked memory: soft limit {bytes_text(locked)}", source="ulimit -l"
-                ),
-                Evidence(
-                    text=f"InfiniBand or RoCE here: {', '.join(host.infiniband[:8])}",
-                    source="/sys/class/infiniband",
+                    f"InfiniBand or RoCE here: {', '.join(host.infiniband[:8])}",
+                    "/sys/class/infiniband",
                 ),
             ),
             where="locked memory",
@@ -263,19 +246,17 @@ def _packages(facts: Facts) -> Iterator[Finding]:
         if old is not None:
             evidence.append(
                 Evidence(
-                    text=f"pynvml {old} brings a module of its own named pynvml",
-                    source="installed metadata",
+                    f"pynvml {old} brings a module of its own named pynvml", "installed metadata"
                 )
             )
         if new is not None:
             evidence.append(
                 Evidence(
-                    text=f"nvidia-ml-py {new} brings another of the same name",
-                    source="installed metadata",
+                    f"nvidia-ml-py {new} brings another of the same name", "installed metadata"
                 )
             )
         if facts.nvml_note and not where:
-            evidence.append(Evidence(text=facts.nvml_note, source="nvml"))
+            evidence.append(Evidence(facts.nvml_note, "nvml"))
         yield WORDINGS.finding(
             "environment.pynvml",
             severity="warning",

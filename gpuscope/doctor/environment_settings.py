@@ -74,7 +74,7 @@ def _interface(facts: Facts, variable: str) -> Iterator[Finding]:
         one == word if exact else one.startswith(word) for one in here for word in wanted if word
     ):
         return
-    interfaces = Evidence(text=f"interfaces here: {', '.join(here[:16])}", source="/sys/class/net")
+    interfaces = Evidence(f"interfaces here: {', '.join(here[:16])}", "/sys/class/net")
     yield _finding(facts, "environment.nccl.interface", variable, "warning", interfaces)
 
 
@@ -93,7 +93,7 @@ def _finding(
         },
         severity=severity,
         confidence="definite",
-        evidence=(Evidence(text=f"{variable}={value[:200]}", source="environment"), *evidence),
+        evidence=(Evidence(f"{variable}={value[:200]}", "environment"), *evidence),
         where=variable,
     )
 
@@ -107,9 +107,9 @@ def _threads(facts: Facts) -> Iterator[Finding]:
     number = int(first) if first.isascii() and first.isdigit() and len(first) < 9 else 0
     if number >= 1 and (processors is None or number <= processors):
         return
-    evidence = [Evidence(text=f"OMP_NUM_THREADS={text[:200]}", source="environment")]
+    evidence = [Evidence(f"OMP_NUM_THREADS={text[:200]}", "environment")]
     if processors is not None:
-        evidence.append(Evidence(text=f"{processors} processors", source="/proc/stat"))
+        evidence.append(Evidence(f"{processors} processors", "/proc/stat"))
     yield WORDINGS.finding(
         "environment.threads.too-many" if number >= 1 else "environment.threads.no-number",
         {

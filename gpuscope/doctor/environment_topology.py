@@ -61,13 +61,8 @@ def _links(devices: Sequence[Device]) -> Iterator[Finding]:
             severity="warning" if some else "info",
             confidence="likely",
             evidence=(
-                Evidence(
-                    text=f"GPU {device.index}: {active} of {device.links} NVLinks active",
-                    source="nvml",
-                ),
-                Evidence(
-                    text=f"GPU {best.index}, the same model: {most} of {best.links}", source="nvml"
-                ),
+                Evidence(f"GPU {device.index}: {active} of {device.links} NVLinks active", "nvml"),
+                Evidence(f"GPU {best.index}, the same model: {most} of {best.links}", "nvml"),
             ),
             where=f"GPU {device.index} NVLink",
         )
@@ -92,7 +87,7 @@ def _fabric(devices: Sequence[Device]) -> Iterator[Finding]:
         severity="problem" if any(device.fabric == "failed" for device in waiting) else "warning",
         confidence="likely",
         evidence=tuple(
-            Evidence(text=f"GPU {one.index}: joining the fabric: {one.fabric}", source="nvml")
+            Evidence(f"GPU {one.index}: joining the fabric: {one.fabric}", "nvml")
             for one in waiting
         ),
         where=f"{names(waiting)} fabric",
@@ -126,7 +121,7 @@ def _peers(chosen: Sequence[Device], paths: Sequence[Path]) -> Iterator[Finding]
         severity="warning" if off else "info",
         confidence="definite",
         evidence=tuple(
-            Evidence(text=f"{_pairs(found)}: {reason}", source="nvml")
+            Evidence(f"{_pairs(found)}: {reason}", "nvml")
             for reason, found in list(reasons.items())[:8]
         ),
         where="peer access",
@@ -152,10 +147,7 @@ def _sockets(
         severity="info",
         confidence="definite",
         evidence=(
-            Evidence(
-                text=f"{_pairs(far)}: {far[0].crosses or 'two sockets'}, and no NVLink",
-                source="nvml",
-            ),
+            Evidence(f"{_pairs(far)}: {far[0].crosses or 'two sockets'}, and no NVLink", "nvml"),
         ),
         where="sockets",
     )
@@ -207,14 +199,8 @@ def _processors(facts: Facts, chosen: Sequence[Device]) -> Iterator[Finding]:
         severity="info",
         confidence="definite",
         evidence=(
-            Evidence(
-                text=f"CPU cores allowed here: {compact_ranges(allowed, 32)}",
-                source="sched_getaffinity",
-            ),
-            Evidence(
-                text=f"CPU cores next to {names(far)}: {compact_ranges(near, 32)}",
-                source="/sys/bus/pci",
-            ),
+            Evidence(f"CPU cores allowed here: {compact_ranges(allowed, 32)}", "sched_getaffinity"),
+            Evidence(f"CPU cores next to {names(far)}: {compact_ranges(near, 32)}", "/sys/bus/pci"),
         ),
         where="processors",
     )

@@ -27,7 +27,7 @@ SEVERITY_TOKENS = {"problem": "bad", "warning": "warn", "info": "muted"}
 """The colour of each severity, by its token in a theme."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """One line of evidence.
 

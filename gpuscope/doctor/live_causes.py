@@ -311,30 +311,30 @@ def _evidence(
 ) -> Iterator[Evidence]:
     clock, row = cause.clock, cause.row
     if cause.name in SETTINGS:
-        yield Evidence(text=f"{cause.words} is on in the trainer", source="probe")
+        yield Evidence(f"{cause.words} is on in the trainer", "probe")
     if cause.name == "optimizer-on-host":
         text = "the optimizer's weights are in host memory, and CUDA is in use"
-        yield Evidence(text=text, source="probe")
+        yield Evidence(text, "probe")
     if look is not None and row is not None:
         yield look_evidence.told(scene, trainer, look, row)
         if cause.place:
             text = f"most of it at {clean(cause.place, 160)}"
-            yield Evidence(text=text, source="stack")
+            yield Evidence(text, "stack")
         yield from look_evidence.of_cause(scene, trainer, look, cause)
     if cause.late >= 0.01:
         text = f"{percent_text(cause.late)} of the time launches come late after it"
-        yield Evidence(text=text, source="GPU trace")
+        yield Evidence(text, "GPU trace")
     if clock is not None and clock.seconds:
-        yield Evidence(text=_share_text(trainer, ledger, cause), source="probe")
+        yield Evidence(_share_text(trainer, ledger, cause), "probe")
         for line, spent in clock.places[:3]:
             if spent >= 0.01 * ledger.seconds:
                 share = percent_text(spent / ledger.seconds)
-                yield Evidence(text=f"{share} of the time at {line}", source="stack")
+                yield Evidence(f"{share} of the time at {line}", "stack")
     median, step = trainer.number("step_seconds"), ledger.step_seconds
     if cause.name in PAUSES and clock is not None and cause.share != clock.share and median:
         text = f"half of the last steps took {duration_text(median)} or less"
         text += f", a step takes {duration_text(step)} on average" if step else ""
-        yield Evidence(text=text, source="probe")
+        yield Evidence(text, "probe")
     if (look is None and cause.name in BY_THE_CLOCK) or cause.name in ("logging", "other"):
         yield from _while_idle(scene, trainer, look)
     if cause.name == "compile":
@@ -345,14 +345,14 @@ def _while_idle(scene: LiveScene, trainer: TrainerView, look: Look | None) -> It
     if look is not None:
         idle = percent_text(1 - look.busy_share)
         text = f"the GPU ran neither kernels nor copies for {idle} of the traced steps"
-        yield Evidence(text=text, source="GPU trace")
+        yield Evidence(text, "GPU trace")
         return
     devices = scene.devices(trainer)
     load = scene.mean_of_job(trainer, devices[0], "utilization_percent") if devices else None
     if load is not None:
         card, idle = devices[0].definition.index, percent_text(1 - load / 100)
         text = f"GPU {card} ran no kernel for {idle} of the time"
-        yield Evidence(text=text, source="nvml")
+        yield Evidence(text, "nvml")
 
 
 def _recompiled(trainer: TrainerView) -> Iterator[Evidence]:
@@ -363,9 +363,9 @@ def _recompiled(trainer: TrainerView) -> Iterator[Evidence]:
     at = str(last.get("compiled_at") or "")
     text = f"compiled again {count} times in the last minutes"
     text += f": {at}" if is_own(at.rpartition(":")[0]) else ""
-    yield Evidence(text=text, source="dynamo")
+    yield Evidence(text, "dynamo")
     if isinstance(guard, str) and guard:
-        yield Evidence(text=f"the guard that failed last: {guard}", source="dynamo")
+        yield Evidence(f"the guard that failed last: {guard}", "dynamo")
 
 
 def _share_text(trainer: TrainerView, ledger: TimeLedger, cause: Cause) -> str:

@@ -48,10 +48,10 @@ def foreign_memory(scene: LiveScene, job: JobView) -> Findings:
                 f"{p.definition.name or 'unknown program'}) {bytes_text(amount)}"
                 for p, amount in others[:4]
             )
-            evidence = [Evidence(text=f"of {bytes_text(total)}: {names}", source="nvml")]
+            evidence = [Evidence(f"of {bytes_text(total)}: {names}", "nvml")]
             evidence.append(
                 Evidence(
-                    text=f"headroom of {subject_of(trainer)}: {bytes_text(left)}"
+                    f"headroom of {subject_of(trainer)}: {bytes_text(left)}"
                     if left is not None
                     else "the headroom is unknown"
                 )
@@ -92,15 +92,12 @@ def ranks_on_one_device(scene: LiveScene, job: JobView) -> Findings:
                 f"{names} all train on GPU {device.definition.index}; "
                 f"{len(scene.host.devices)} GPUs are here"
             )
-            evidence = [Evidence(text=text, source="probe")]
+            evidence = [Evidence(text, "probe")]
             name, count = "ranks.one_device", len(homes)
         elif extra and len(here) > 1 and len(homes) == 1:
             names = ", ".join(f"pid {p.definition.pid}" for p in extra[:8])
             evidence = [
-                Evidence(
-                    text=f"{names} hold {bytes_text(shown)} there and train elsewhere",
-                    source="nvml",
-                )
+                Evidence(f"{names} hold {bytes_text(shown)} there and train elsewhere", "nvml")
             ]
             name, count = "ranks.one_device.also", len(extra)
             sure = "likely"  # ranks that exchange GPU tensors through gloo look the same
@@ -144,11 +141,11 @@ def data_parallel(scene: LiveScene, job: JobView) -> Findings:
         )
         evidence = (
             Evidence(
-                text=f"parameters on cuda:{first} only ({bytes_text(weights[first] or 0)}), memory "
+                f"parameters on cuda:{first} only ({bytes_text(weights[first] or 0)}), memory "
                 f"on {len(used)} GPUs",
-                source="probe",
+                "probe",
             ),
-            Evidence(text=f"peak allocated: {text}", source="probe"),
+            Evidence(f"peak allocated: {text}", "probe"),
         )
         yield WORDINGS.finding(
             "live.data_parallel",
@@ -203,9 +200,7 @@ def on_the_cpu(scene: LiveScene, job: JobView) -> Findings:
         wants_cuda = trainer.definition.cuda or slow
         version = trainer.definition.torch_version or ""
         evidence = [
-            Evidence(
-                text=f"{bytes_text(on_cpu)} of parameters on the CPU, none on a GPU", source="probe"
-            )
+            Evidence(f"{bytes_text(on_cpu)} of parameters on the CPU, none on a GPU", "probe")
         ]
         loads = [
             v for d in scene.host.devices if (v := scene.mean(d, "utilization_percent")) is not None
@@ -213,19 +208,18 @@ def on_the_cpu(scene: LiveScene, job: JobView) -> Findings:
         if loads:
             evidence.append(
                 Evidence(
-                    text=f"{len(scene.host.devices)} GPUs here, the busiest {max(loads):.0f} % in "
-                    "use",
-                    source="nvml",
+                    f"{len(scene.host.devices)} GPUs here, the busiest {max(loads):.0f} % in use",
+                    "nvml",
                 )
             )
         if version.endswith("+cpu"):
-            evidence.append(Evidence(text=f"torch {version}: a build without CUDA", source="probe"))
+            evidence.append(Evidence(f"torch {version}: a build without CUDA", "probe"))
             name = "live.cpu_build"
         else:
             name = "live.model_on_cpu"
         cuda = "initialised" if trainer.definition.cuda else "never used"
         pace = f", a step takes {duration_text(step)}" if step is not None else ""
-        evidence.append(Evidence(text=f"CUDA is {cuda} in this process{pace}", source="probe"))
+        evidence.append(Evidence(f"CUDA is {cuda} in this process{pace}", "probe"))
         yield WORDINGS.finding(
             name,
             severity="warning" if wants_cuda or version.endswith("+cpu") else "info",
@@ -245,8 +239,8 @@ def host_memory(scene: LiveScene) -> Findings:
     if total and free is not None and free < min(SHORT_SHARE * total, SHORT_BYTES):
         evidence.append(
             Evidence(
-                text=f"{bytes_text(free)} of the host's {bytes_text(total)} are available",
-                source="/proc/meminfo",
+                f"{bytes_text(free)} of the host's {bytes_text(total)} are available",
+                "/proc/meminfo",
             )
         )
     if limit and used is not None and used >= FULL_LIMIT * limit:
@@ -254,7 +248,7 @@ def host_memory(scene: LiveScene) -> Findings:
             f"{bytes_text(used)} in use of the {bytes_text(limit)} that the cgroup allows: "
             f"{percent_text(used / limit)}"
         )
-        evidence.append(Evidence(text=text, source="cgroup"))
+        evidence.append(Evidence(text, "cgroup"))
     if not evidence:
         reading = host.reading("memory_available_bytes")
         if isinstance(reading, Unknown) and reading.code not in (
@@ -271,16 +265,11 @@ def host_memory(scene: LiveScene) -> Findings:
     for amount, process in largest:
         name = process.definition.name or "unknown program"
         evidence.append(
-            Evidence(
-                text=f"pid {process.definition.pid} ({name}) holds {bytes_text(amount)}",
-                source="/proc",
-            )
+            Evidence(f"pid {process.definition.pid} ({name}) holds {bytes_text(amount)}", "/proc")
         )
     swap = host.number("swap_used_bytes")
     if swap:
-        evidence.append(
-            Evidence(text=f"{bytes_text(swap)} are swapped out", source="/proc/meminfo")
-        )
+        evidence.append(Evidence(f"{bytes_text(swap)} are swapped out", "/proc/meminfo"))
     yield WORDINGS.finding(
         "host.memory_short",
         severity="warning",
@@ -305,5 +294,5 @@ def shared_memory(scene: LiveScene) -> Findings:
         severity="warning",
         confidence="definite",
         where="host",
-        evidence=(Evidence(text=text, source="/dev/shm"),),
+        evidence=(Evidence(text, "/dev/shm"),),
     )

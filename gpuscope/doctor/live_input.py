@@ -63,7 +63,7 @@ def of_ranks(scene: LiveScene, ranks: Sequence[TrainerView]) -> Findings:
     share, evidence = wait.share, list(wait.evidence)
     if len(found) > 1:
         names = ", ".join(f"{name_of(of)} {percent_text(one.share)}" for one, of in found[:8])
-        evidence.append(Evidence(text=f"input wait: {names}", source="probe"))
+        evidence.append(Evidence(f"input wait: {names}", "probe"))
     waited, step = input_wait(trainer)
     lost = Waiting(step, step * wait.won, max(step * wait.won, waited or 0.0)) if step else None
     cure = cure_of(scene, trainer, share, lost)
@@ -107,7 +107,7 @@ def _waiting(scene: LiveScene, trainer: TrainerView) -> _Wait | Abstained | None
         return _Wait(share, share, "definite", (_as_measured(trainer, share),))
     waited = f"{percent_text(share)} of {input_window(trainer)}"
     text = f"the training thread waits for the loader {waited}"
-    waits = Evidence(text=text, source="probe")
+    waits = Evidence(text, "probe")
     if not trainer.definition.cuda:
         return _Wait(share, share, "definite", (waits,))
     device = on_device(scene, trainer, share)
@@ -123,7 +123,7 @@ def _as_measured(trainer: TrainerView, share: float) -> Evidence:
     waited = f"{percent_text(share)} of {input_window(trainer)}"
     who = "the GPU" if trainer.definition.cuda else "the training"
     text = f"{who} waits for the loader {waited}, as measured"
-    return Evidence(text=text, source="probe")
+    return Evidence(text, "probe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +150,9 @@ def on_device(scene: LiveScene, trainer: TrainerView, share: float) -> OnDevice:
     too_busy = busy is not None and works_through(busy.percent, share)
     if busy is None or (too_busy and not busy.by_sms):
         unknown = WORDINGS.abstained("input").missing
-        return OnDevice(None, evidence=(Evidence(text=f"not known: {unknown}"),))
+        return OnDevice(None, evidence=(Evidence(f"not known: {unknown}"),))
     what = "the SMs are active" if busy.by_sms else "any kernel runs"
-    works = Evidence(text=f"meanwhile {what} {busy.percent:.0f} % of the time", source="nvml")
+    works = Evidence(f"meanwhile {what} {busy.percent:.0f} % of the time", "nvml")
     return OnDevice(not too_busy, 1 - busy.percent / 100, (works,))
 
 
@@ -259,7 +259,7 @@ def _of_loading(room: WorkerRoom) -> Iterator[Evidence]:
         if room.waits
         else "it computes, so each worker needs a core"
     )
-    yield Evidence(text=f"{does}: {means}", source="probe")
+    yield Evidence(f"{does}: {means}", "probe")
 
 
 def _of_cores(scene: LiveScene, trainer: TrainerView, room: WorkerRoom) -> Iterator[Evidence]:
@@ -279,7 +279,7 @@ def _of_cores(scene: LiveScene, trainer: TrainerView, room: WorkerRoom) -> Itera
         hopeless = is_hopeless(scene.host, trainer, scene.history)
         text += ": more workers would not help" if hopeless else ""
     elif not total or busy is None:
-        yield Evidence(text=f"{text}; how busy they are is not known yet")
+        yield Evidence(f"{text}; how busy they are is not known yet")
         return
     elif room.waits and room.number > cores:
         text += "; torch's warning about more workers than cores does not apply: this loader waits"
@@ -290,7 +290,7 @@ def _of_cores(scene: LiveScene, trainer: TrainerView, room: WorkerRoom) -> Itera
     elif not room.waits:
         text += ": each worker would have less than one core, so more of them help only if "
         text += "loading waits (disk, network) instead of computing"
-    yield Evidence(text=text, source="host")
+    yield Evidence(text, "host")
 
 
 def _workers(

@@ -57,20 +57,20 @@ def _growth_findings(scene: LiveScene, room: MemoryRoom, trend: GrowthRate) -> F
     evidence = [_arithmetic(left, ends, trend)]
     evidence.append(
         Evidence(
-            text="measured right after optimizer.step(), when activations are freed: live tensors "
+            "measured right after optimizer.step(), when activations are freed: live tensors "
             "grow. This is not fragmentation, and empty_cache() cannot help",
-            source="probe",
+            "probe",
         )
     )
     blocks = _blocks_per_step(scene, room.allocator, trainer)
     if blocks is not None:
         each = f"each step leaves about {blocks:.1f} more live blocks"
         few = f"one more live block every {1 / blocks:,.0f} steps"
-        evidence.append(Evidence(text=each if blocks >= 0.1 else few, source="probe"))
+        evidence.append(Evidence(each if blocks >= 0.1 else few, "probe"))
     if ends_first and ends is not None and ends.seconds is not None and eta is not None:
         evidence.append(
             Evidence(
-                text=f"the run ends in about {duration_text(eta)}, before the memory does "
+                f"the run ends in about {duration_text(eta)}, before the memory does "
                 f"({duration_text(ends.seconds)})"
             )
         )
@@ -83,7 +83,7 @@ def _growth_findings(scene: LiveScene, room: MemoryRoom, trend: GrowthRate) -> F
         if not ends_first:
             evidence.append(
                 Evidence(
-                    text="far from full, and a cache that fills during the first epoch looks the "
+                    "far from full, and a cache that fills during the first epoch looks the "
                     "same at first"
                 )
             )
@@ -125,11 +125,9 @@ def _arithmetic(left: float | None, ends: Forecast | None, trend: GrowthRate) ->
     between = f" ({low} to {high})" if low != high else ""
     pace = f"{bytes_text(trend.slope)} per step{between}, fitted over {trend.steps:.0f} steps"
     if left is None:
-        return Evidence(text=f"{pace}; the headroom on the GPU is unknown", source="probe")
+        return Evidence(f"{pace}; the headroom on the GPU is unknown", "probe")
     text = f"headroom {bytes_text(left)} / {pace}"
-    return Evidence(
-        text=f"{text} = {ends.text}" if ends is not None else text, source="probe, nvml"
-    )
+    return Evidence(f"{text} = {ends.text}" if ends is not None else text, "probe, nvml")
 
 
 def _blocks_per_step(scene: LiveScene, allocator: AllocView, trainer: TrainerView) -> float | None:
@@ -179,20 +177,20 @@ def evaluation(scene: LiveScene, job: JobView) -> Findings:
         phase = trainer.reading("phase")
         evidence = [
             Evidence(
-                text=f"allocated rose from {bytes_text(sizes[0])} to {bytes_text(sizes[-1])} in "
+                f"allocated rose from {bytes_text(sizes[0])} to {bytes_text(sizes[-1])} in "
                 f"{duration_text(took)}, in {climbs} "
                 f"readings, and never fell; the last step was {duration_text(age)} ago",
-                source="probe",
+                "probe",
             )
         ]
         if phase == "eval":
-            evidence.append(Evidence(text="the model is in evaluation mode", source="probe"))
+            evidence.append(Evidence("the model is in evaluation mode", "probe"))
         if left is not None and ends is not None:
             evidence.append(
                 Evidence(
-                    text=f"{bytes_text(left)} left / {bytes_text(rise / took)} per second = "
+                    f"{bytes_text(left)} left / {bytes_text(rise / took)} per second = "
                     f"{duration_text(ends)}",
-                    source="nvml",
+                    "nvml",
                 )
             )
         soon = ends is not None and ends <= NEAR * took
@@ -231,19 +229,17 @@ def pressure(scene: LiveScene, job: JobView) -> Findings:
         ):
             evidence.append(
                 Evidence(
-                    text="reserved at its peak "
+                    "reserved at its peak "
                     f"{bytes_text(allocator.number('peak_reserved_bytes') or 0)}, allocated "
                     f"{bytes_text(allocator.number('peak_allocated_bytes') or 0)}: "
                     f"{bytes_text(gap)} of the GPU's {bytes_text(total)} "
                     f"could not be used",
-                    source="probe",
+                    "probe",
                 )
             )
             split = allocator.number("inactive_split_bytes")
             if split is not None:
-                evidence.append(
-                    Evidence(text=f"inactive split now: {bytes_text(split)}", source="probe")
-                )
+                evidence.append(Evidence(f"inactive split now: {bytes_text(split)}", "probe"))
             yield WORDINGS.finding(
                 "live.fragmentation",
                 {"gap": bytes_text(gap), "who": subject_of(trainer)},
@@ -262,10 +258,10 @@ def pressure(scene: LiveScene, job: JobView) -> Findings:
                 evidence=(
                     *evidence,
                     Evidence(
-                        text=f"reserved beyond the peak of what was allocated: "
+                        f"reserved beyond the peak of what was allocated: "
                         f"{bytes_text(gap)}, {100 * gap / total:.0f} % of the GPU, so it is not "
                         "fragmentation",
-                        source="probe",
+                        "probe",
                     ),
                 ),
             )
@@ -278,7 +274,7 @@ def _retries_evidence(retries: float, lately: float) -> Evidence:
         if lately
         else ", but not recently"
     )
-    return Evidence(text=text, source="probe")
+    return Evidence(text, "probe")
 
 
 def _never_allocated_bytes(allocator: AllocView) -> float | None:
@@ -308,18 +304,16 @@ def full_but_steady(scene: LiveScene, job: JobView) -> Findings:
             continue
         peak = allocator.number("peak_allocated_bytes")
         evidence = [
-            Evidence(text=f"used {bytes_text(used)} of {bytes_text(total)}", source="nvml"),
+            Evidence(f"used {bytes_text(used)} of {bytes_text(total)}", "nvml"),
             Evidence(
-                text=f"memory after a step is level over {trend.steps:.0f} steps "
+                f"memory after a step is level over {trend.steps:.0f} steps "
                 f"({signed_bytes_text(trend.slope)} each)",
-                source="probe",
+                "probe",
             ),
-            Evidence(text="no cudaMalloc was retried recently", source="probe"),
+            Evidence("no cudaMalloc was retried recently", "probe"),
         ]
         if peak is not None:
-            evidence.append(
-                Evidence(text=f"the largest ever allocated: {bytes_text(peak)}", source="probe")
-            )
+            evidence.append(Evidence(f"the largest ever allocated: {bytes_text(peak)}", "probe"))
         yield WORDINGS.finding(
             "live.full_but_steady",
             {"share": f"{100 * used / total:.0f} %"},

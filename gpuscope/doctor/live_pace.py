@@ -37,15 +37,14 @@ def slower(scene: LiveScene, job: JobView) -> Findings:
     change = worst.change
     steps = f"{duration_text(change.before)} → {duration_text(change.after)}"
     of = f" of {name_of(worst.trainer)}" if len(ranks) > 1 else ""
-    evidence = [Evidence(text=f"median step{of}: {steps}", source="probe")]
+    evidence = [Evidence(f"median step{of}: {steps}", "probe")]
     evidence += [
-        Evidence(text=f"at that time: {clean(one.text, 160)}", source=one.source)
-        for one in told.coincidences
+        Evidence(f"at that time: {clean(one.text, 160)}", one.source) for one in told.coincidences
     ]
     if not told.coincidences:
         its = "its GPU, its host" if scene.devices(told.trainer) else "its host"
         text = f"no reading of {its} or its other processes changed at that time"
-        evidence.append(Evidence(text=f"{text}: check the work itself, such as longer batches"))
+        evidence.append(Evidence(f"{text}: check the work itself, such as longer batches"))
     finding = WORDINGS.finding(
         "live.slower",
         {"times": worst.times},

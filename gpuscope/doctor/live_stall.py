@@ -56,23 +56,21 @@ def _finding(
         name = "stall.all_in_collective"
         evidence.append(
             Evidence(
-                text="all ranks launched the same number of collectives: none is behind, so the "
+                "all ranks launched the same number of collectives: none is behind, so the "
                 "transport (NCCL, network) is suspect"
             )
         )
     elif _LOADER.search(f"{at} {function}") and not waits_in_collective(first):
         name = "stall.loader"
         evidence.append(
-            Evidence(text=f"{function or at} is the input pipeline: the rank waits for data")
+            Evidence(f"{function or at} is the input pipeline: the rank waits for data")
         )
     elif not alone:
         name = "stall.ranks_differ"
     elif first.definition.cuda:
         name = "stall.alone.cuda"
         evidence.append(
-            Evidence(
-                text="with CUDA, that line may wait for a kernel that an earlier line launched"
-            )
+            Evidence("with CUDA, that line may wait for a kernel that an earlier line launched")
         )
     else:
         name = "stall.alone"
@@ -117,7 +115,7 @@ def _rank_evidence(trainer: TrainerView, *alike: TrainerView) -> Evidence:
             f"where it is stuck is unknown ({reading.text})" if isinstance(reading, Unknown) else ""
         )
     text = f"{names_of((trainer, *alike))}: {', '.join(filter(None, parts))}"
-    return Evidence(text=text, source="probe")
+    return Evidence(text, "probe")
 
 
 def _collectives_evidence(stall: Stall) -> list[Evidence]:
@@ -130,7 +128,7 @@ def _collectives_evidence(stall: Stall) -> list[Evidence]:
         f"collectives launched: {names_of(stall.behind)}: {max(behind):,.0f}, "
         f"{names_of(stall.waiting)}: {min(others):,.0f}"
     )
-    return [Evidence(text=text, source="probe")]
+    return [Evidence(text, "probe")]
 
 
 def lost_ranks(scene: LiveScene, job: JobView) -> Findings:
@@ -142,7 +140,7 @@ def lost_ranks(scene: LiveScene, job: JobView) -> Findings:
     if not all(is_stalled(trainer) for trainer in here):
         return
     evidence = [
-        Evidence(text=f"{name_of(t)}: {end_text(t.gone)}", source="agent")
+        Evidence(f"{name_of(t)}: {end_text(t.gone)}", "agent")
         for t in gone[:8]
         if t.gone is not None
     ]

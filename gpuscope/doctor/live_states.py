@@ -54,7 +54,7 @@ def device_health(scene: LiveScene, device: DeviceView) -> Findings:
                 {"gpu": gpu, "pids": _mine_on(scene, device), "others": _others_of(scene, device)},
                 severity="problem",
                 confidence="definite",
-                evidence=(Evidence(text=silent.reason, source="nvml"),),
+                evidence=(Evidence(silent.reason, "nvml"),),
                 where=where,
                 rank=3.0,
             )
@@ -66,7 +66,7 @@ def device_health(scene: LiveScene, device: DeviceView) -> Findings:
             {"gpu": gpu},
             severity="problem" if any(one.kind == "bad" for one in faults) else "warning",
             confidence="definite",
-            evidence=tuple(Evidence(text=one.reason, source="nvml") for one in faults),
+            evidence=tuple(Evidence(one.reason, "nvml") for one in faults),
             where=where,
         )
     if slowed(device.readings):
@@ -93,11 +93,11 @@ def _others_of(scene: LiveScene, device: DeviceView) -> str | None:
 
 def _slowed(scene: LiveScene, device: DeviceView) -> Finding:
     state = _trouble(device, "throttled")
-    evidence = [Evidence(text=state.reason if state is not None else "", source="nvml")]
+    evidence = [Evidence(state.reason if state is not None else "", "nvml")]
     heat, power = device.number("temperature_celsius"), scene.mean(device, "power_watts", 20.0)
     if heat is not None:
         at = f", {power:.0f} W" if power is not None else ""
-        evidence.append(Evidence(text=f"{heat:.0f} °C{at}", source="nvml"))
+        evidence.append(Evidence(f"{heat:.0f} °C{at}", "nvml"))
     return WORDINGS.finding(
         "environment.throttle",
         {"gpu": device.definition.index, "why": ", ".join(slowed(device.readings))},
@@ -127,21 +127,20 @@ def full(scene: LiveScene, device: DeviceView) -> Findings:
     ]
     evidence = [
         Evidence(
-            text=f"used {bytes_text(used)} of {bytes_text(total)}: {percent_text(used / total)}",
-            source="nvml",
+            f"used {bytes_text(used)} of {bytes_text(total)}: {percent_text(used / total)}", "nvml"
         )
     ]
     held = _holders(scene, device)
     if held:
-        evidence.append(Evidence(text=f"held by {held}", source="nvml"))
+        evidence.append(Evidence(f"held by {held}", "nvml"))
     for trainer, one in inside[:HOLDERS]:
         left = headroom(scene.host.devices, trainer, one, scene.history)
         if left is not None:
             text = f"headroom of {subject_of(trainer)}: {bytes_text(left)}"
-            evidence.append(Evidence(text=text, source="probe"))
+            evidence.append(Evidence(text, "probe"))
         if trend_of(one) is None:
             text = f"whether the memory of {subject_of(trainer)} is steady is not known yet"
-            evidence.append(Evidence(text=text, source="probe"))
+            evidence.append(Evidence(text, "probe"))
     yield WORDINGS.finding(
         "live.full" if inside else "live.full.others",
         {"gpu": index, "left": state.reason},
@@ -181,18 +180,18 @@ def idle_tensor_cores(scene: LiveScene, job: JobView) -> Findings:
         return
     evidence = [_idle_evidence(device, idle) for device, idle in found[:2]]
     if len(found) > 2:
-        evidence.append(Evidence(text=f"and {len(found) - 2} more GPUs likewise", source="nvml"))
+        evidence.append(Evidence(f"and {len(found) - 2} more GPUs likewise", "nvml"))
     if found[0][1].fp32 is None:
         text = (
             "the GPU does not report how busy its float32 units are. High power while the "
             "tensor cores are idle means float32 arithmetic. A profile names the kernels: sgemm "
             "multiplies in float32"
         )
-        evidence.append(Evidence(text=text))
+        evidence.append(Evidence(text))
     compute = shares_of([idle.trainer for _, idle in found]).get("compute")
     if compute is not None:
         text = f"forward and backward take {percent_text(compute)} of each step"
-        evidence.append(Evidence(text=text, source="probe"))
+        evidence.append(Evidence(text, "probe"))
     indices = ", ".join(str(device.definition.index) for device, _ in found)
     yield WORDINGS.finding(
         "live.tensor_idle",
@@ -215,7 +214,7 @@ def _idle_evidence(device: DeviceView, idle: TensorIdle) -> Evidence:
     if idle.power is not None:
         most = f" of {idle.limit:.0f}" if idle.limit is not None else ""
         parts.append(f"{idle.power:.0f}{most} W")
-    return Evidence(text=f"GPU {device.definition.index}: {', '.join(parts)}", source="nvml")
+    return Evidence(f"GPU {device.definition.index}: {', '.join(parts)}", "nvml")
 
 
 def _gain(device: DeviceView, compute: float | None) -> Effect | None:

@@ -32,7 +32,7 @@ def syncs_in_each_micro_batch(scene: LiveScene, job: JobView) -> Findings:
             {"syncs": syncs},
             severity="warning" if share is not None and share >= WARNED else "info",
             confidence="likely",
-            evidence=(Evidence(text=text, source=source),),
+            evidence=(Evidence(text, source),),
             where=place(scene, trainer),
             rank=share or 0.0,
             effect=None

@@ -48,7 +48,7 @@ def copies(scene: LiveScene, job: JobView) -> Findings:
             where=place(scene, trainer),
             rank=share,
             severity="warning" if share >= MANY_COPIES else "info",
-            evidence=(Evidence(text=text, source="probe"),),
+            evidence=(Evidence(text, "probe"),),
         )
 
 
@@ -79,11 +79,11 @@ def communication(scene: LiveScene, job: JobView) -> Findings:
         rank=share,
         severity="warning" if share >= TALKS_MUCH and on_gpu else "info",
         evidence=(
-            Evidence(text=text, source="probe"),
+            Evidence(text, "probe"),
             Evidence(
-                text="no rank is behind the others: the transport is slow, or there is too little "
+                "no rank is behind the others: the transport is slow, or there is too little "
                 "compute between collectives",
-                source="probe",
+                "probe",
             ),
         ),
     )
@@ -104,7 +104,7 @@ def slow_rank(scene: LiveScene, job: JobView) -> Findings:
     if paced is not None:
         yield _late_launches_finding(scene, slow, paced)
         return
-    evidence = [Evidence(text=found.text, source="probe")]
+    evidence = [Evidence(found.text, "probe")]
     parts = split_of(slow)
     waits = parts.get("input", 0.0) > 0.5 * (own - usual)
     name = "ranks.slow_input" if waits else "ranks.straggler"
@@ -116,9 +116,7 @@ def slow_rank(scene: LiveScene, job: JobView) -> Findings:
             name = "ranks.shared_device"
             pids = ", ".join(str(process.definition.pid) for process, _ in foreign[:4])
             evidence.append(
-                Evidence(
-                    text=f"GPU {device.definition.index} is shared with pid {pids}", source="nvml"
-                )
+                Evidence(f"GPU {device.definition.index} is shared with pid {pids}", "nvml")
             )
         clock = scene.mean(device, "sm_clock_mhz")
         peers = [
@@ -131,8 +129,7 @@ def slow_rank(scene: LiveScene, job: JobView) -> Findings:
         if clock is not None and peers and clock < 0.9 * max(peers):
             evidence.append(
                 Evidence(
-                    text=f"its SM clock is {clock:.0f} MHz, the others' {max(peers):.0f} MHz",
-                    source="nvml",
+                    f"its SM clock is {clock:.0f} MHz, the others' {max(peers):.0f} MHz", "nvml"
                 )
             )
     yield WORDINGS.finding(
@@ -158,7 +155,7 @@ def _slow_cpu_evidence(scene: LiveScene, slow: TrainerView) -> Evidence | None:
         if paced.by_sms
         else f"GPU-Util of its GPU {index}: {paced.percent:.0f} %"
     )
-    return Evidence(text=text, source="nvml")
+    return Evidence(text, "nvml")
 
 
 def _late_launches_finding(scene: LiveScene, slow: TrainerView, paced: Evidence) -> Finding:
@@ -168,7 +165,7 @@ def _late_launches_finding(scene: LiveScene, slow: TrainerView, paced: Evidence)
         severity="info",
         confidence="likely",
         evidence=(
-            Evidence(text=f"the others wait for {name_of(slow)} in every step", source="probe"),
+            Evidence(f"the others wait for {name_of(slow)} in every step", "probe"),
             paced,
         ),
         where=place(scene, slow),
@@ -213,10 +210,10 @@ def launch_bound(scene: LiveScene, job: JobView) -> Findings:
         tensor = scene.mean_of_job(trainer, device, "tensor_active_percent")
         evidence = [
             Evidence(
-                text=f"SM activity {sm:.1f} %"
+                f"SM activity {sm:.1f} %"
                 + (f", GPU-Util {load:.0f} %" if load is not None else "")
                 + (f", tensor cores active {tensor:.1f} %" if tensor is not None else ""),
-                source="nvml",
+                "nvml",
             )
         ]
         if step:
@@ -225,9 +222,7 @@ def launch_bound(scene: LiveScene, job: JobView) -> Findings:
                 if wait is None
                 else f", of which input is {percent_text(min(1.0, wait / step))}"
             )
-            evidence.append(
-                Evidence(text=f"{duration_text(step)} a step on average{part}", source="probe")
-            )
+            evidence.append(Evidence(f"{duration_text(step)} a step on average{part}", "probe"))
         yield WORDINGS.finding(
             "live.launch_bound",
             {"sm": _small_percent_text(sm)},
@@ -261,12 +256,10 @@ def skipped_steps(scene: LiveScene, job: JobView) -> Findings:
             f"gradients: {percent_text(share)}"
         )
         evidence = [
-            Evidence(
-                text=text + (f"; {lately:.0f} in the last minute" if lately else ""), source="probe"
-            )
+            Evidence(text + (f"; {lately:.0f} in the last minute" if lately else ""), "probe")
         ]
         evidence.append(
-            Evidence(text="a healthy scaler skips a few steps at first, then about one in 2,000")
+            Evidence("a healthy scaler skips a few steps at first, then about one in 2,000")
         )
         yield WORDINGS.finding(
             "live.skipped_steps",

@@ -40,10 +40,10 @@ def told(scene: LiveScene, trainer: TrainerView, look: Look, row: LookRow) -> Ev
     ago = look.age_seconds(scene.host.wall_seconds)
     when = f", {age_text(ago)} ago" if ago is not None and ago >= 60 else ""
     return Evidence(
-        text=f"{who}{duration_text(row.seconds / look.steps)} of a step of "
+        f"{who}{duration_text(row.seconds / look.steps)} of a step of "
         f"{duration_text(look.step_seconds)} in the {look.steps} traced steps{when}: "
         f"{percent_text(row.share)}",
-        source="GPU trace",
+        "GPU trace",
     )
 
 
@@ -58,23 +58,23 @@ def of_cause(
             name, seconds = row.kernels[0]
             each = duration_text(seconds / look.steps)
             text = f"the longest kernel, {each} a step: {clean(name, 100)}"
-            yield Evidence(text=text, source="GPU trace")
+            yield Evidence(text, "GPU trace")
     elif cause.name == "launch" and look.kernel_seconds is not None:
         text = (
             f"{look.kernels_a_step:,.0f} kernels a step of {duration_text(look.kernel_seconds)} on "
             f"average; the GPU is busy {percent_text(look.busy_share)} of the time"
         )
-        yield Evidence(text=text, source="GPU trace")
+        yield Evidence(text, "GPU trace")
         if is_small_batch(scene, trainer, look, cause):
             card = scene.devices(trainer)[0].definition.index
             free = percent_text(_free(scene, trainer) or 0.0)
             text = f"{free} of the memory of GPU {card} is free: a larger batch fits"
-            yield Evidence(text=text, source="nvml")
+            yield Evidence(text, "nvml")
     elif cause.name == "allocate":
         rises = sum(scene.rise(one, "alloc_retries") for one in trainer.allocators if not one.gone)
         if rises:
             text = f"cudaMalloc failed and was retried {rises:.0f} times in the last minute"
-            yield Evidence(text=text, source="probe")
+            yield Evidence(text, "probe")
 
 
 def _tensor_cores(scene: LiveScene, trainer: TrainerView, cause: Cause) -> Iterator[Evidence]:
@@ -89,7 +89,7 @@ def _tensor_cores(scene: LiveScene, trainer: TrainerView, cause: Cause) -> Itera
         f"this GPU computes them {tf32} times as fast in TF32 (saves {saved} at most), "
         f"{bf16} times in bf16"
     )
-    yield Evidence(text=text, source="data sheet")
+    yield Evidence(text, "data sheet")
 
 
 def is_small_batch(scene: LiveScene, trainer: TrainerView, look: Look, cause: Cause) -> bool:

@@ -131,8 +131,8 @@ def _judge_silent_end(host: HostView, trainer: TrainerView) -> Finding | Abstain
             confidence="likely",
             where=where,
             evidence=(
-                Evidence(text=text, source="recording"),
-                Evidence(text=end_text(trainer.gone) if trainer.gone else ""),
+                Evidence(text, "recording"),
+                Evidence(end_text(trainer.gone) if trainer.gone else ""),
             ),
         )
     if total and free is not None and not short:

@@ -103,7 +103,7 @@ def _request_evidence(facts: OomFacts) -> Evidence:
     ]
     if facts.free is not None and facts.total is not None:
         parts.append(f"{bytes_text(facts.free)} of {bytes_text(facts.total)} free on the GPU")
-    return Evidence(text=", ".join(parts), source=facts.source)
+    return Evidence(", ".join(parts), facts.source)
 
 
 def _allocator_evidence(facts: OomFacts) -> Evidence | None:
@@ -115,7 +115,7 @@ def _allocator_evidence(facts: OomFacts) -> Evidence | None:
     )
     if facts.inactive_split is not None:
         text += f", {bytes_text(facts.inactive_split)} of that inactive split"
-    return Evidence(text=text, source=facts.source)
+    return Evidence(text, facts.source)
 
 
 def _finding(
@@ -146,7 +146,7 @@ def _giant_request(facts: OomFacts) -> Finding | None:
     if facts.requested is None or not facts.total or facts.requested <= facts.total:
         return None
     more = Evidence(
-        text=f"one tensor of {bytes_text(facts.requested)} is more than the whole GPU of "
+        f"one tensor of {bytes_text(facts.requested)} is more than the whole GPU of "
         f"{bytes_text(facts.total)}"
     )
     return _finding(
@@ -165,7 +165,7 @@ def _memory_of_others(facts: OomFacts) -> Finding | None:
     if outside < max(OUTSIDE_SHARE * facts.total, OUTSIDE_BYTES):
         return None
     more = Evidence(
-        text=f"{bytes_text(facts.total)} − {bytes_text(facts.free)} free − "
+        f"{bytes_text(facts.total)} − {bytes_text(facts.free)} free − "
         f"{bytes_text(facts.reserved)} reserved here = {bytes_text(outside)} "
         f"({percent_text(outside / facts.total)}) outside this allocator: other programs, or "
         "libraries of this one"
@@ -187,7 +187,7 @@ def _limit_of_process(facts: OomFacts) -> Finding | None:
         or facts.free < facts.requested * 1.02 + 32 * MIB
     ):
         return None
-    more = Evidence(text="the GPU had room for it: a limit of this process refused it")
+    more = Evidence("the GPU had room for it: a limit of this process refused it")
     return _finding(
         facts,
         "oom.capped",
@@ -217,7 +217,7 @@ def _fragmentation(facts: OomFacts) -> Finding | None:
         else f", the largest piece {bytes_text(facts.largest_free)}"
     )
     more = Evidence(
-        text=f"{bytes_text(facts.cached)} were free in the cache, {share} of the GPU{largest}: "
+        f"{bytes_text(facts.cached)} were free in the cache, {share} of the GPU{largest}: "
         f"{bytes_text(facts.requested)} did not fit in one piece"
     )
     return _finding(
@@ -238,7 +238,7 @@ def _private_pools(facts: OomFacts) -> Finding | None:
     ):
         return None
     more = Evidence(
-        text=f"{bytes_text(facts.private_idle)} idle in private pools (CUDA graphs), which "
+        f"{bytes_text(facts.private_idle)} idle in private pools (CUDA graphs), which "
         "nothing else can use"
     )
     return _finding(
@@ -264,13 +264,13 @@ def _full_card(facts: OomFacts) -> Finding:
             f"{bytes_text(facts.largest_free)} were free in the cache in one piece, which belongs "
             "to another stream or pool"
         )
-        more.append(Evidence(text=text, source=facts.source))
+        more.append(Evidence(text, facts.source))
     elif facts.cached is not None and facts.requested is not None and facts.total:
         text = (
             f"free in the cache: {bytes_text(facts.cached)}, "
             f"{percent_text(facts.cached / facts.total)} of the GPU"
         )
-        more.append(Evidence(text=f"{text}: fragmentation is not the cause", source=facts.source))
+        more.append(Evidence(f"{text}: fragmentation is not the cause", facts.source))
     kinds = [
         ("optimizer state", facts.optimizer),
         ("parameters", facts.parameters),
@@ -282,8 +282,8 @@ def _full_card(facts: OomFacts) -> Finding:
         parts = ", ".join(f"{name} {bytes_text(value)}" for name, value in known)
         more.append(
             Evidence(
-                text=f"live: {parts}, activations and the rest {bytes_text(max(0.0, rest))}",
-                source=facts.source,
+                f"live: {parts}, activations and the rest {bytes_text(max(0.0, rest))}",
+                facts.source,
             )
         )
         if facts.optimizer and facts.optimizer >= PART * facts.allocated:

@@ -122,7 +122,7 @@ def _as_second(one: Finding, found: Replayed, facts: OomFacts) -> Finding:
         return one
     text = f"first try {found.settings.text()}, with which the same requests fit; use "
     text += "this if that is not enough"
-    first = Evidence(text=text, source=facts.source)
+    first = Evidence(text, facts.source)
     return replace(one, severity="info", evidence=(first, *one.evidence))
 
 
@@ -133,7 +133,7 @@ def _new_finding(found: Replayed, facts: OomFacts) -> Finding:
         f"{bytes_text(cached)} were cached when {wanted} did not fit; with these settings the "
         "same requests fit"
     )
-    more = Evidence(text=text, source=facts.source)
+    more = Evidence(text, facts.source)
     return WORDINGS.finding(
         "oom.fragmentation.replayed",
         {"settings": found.settings.text()},

@@ -274,23 +274,22 @@ def _leak_finding(
 ) -> Finding:
     evidence = [
         Evidence(
-            text=f"allocated there and still live: {bytes_text(second)} from the second quarter of "
+            f"allocated there and still live: {bytes_text(second)} from the second quarter of "
             f"the history, {bytes_text(third)} from the third, {bytes_text(total)} in all after "
             "the first",
-            source="snapshot",
+            "snapshot",
         ),
         Evidence(
-            text=f"of {bytes_text(device.totals.allocated_bytes)} allocated on "
-            f"cuda:{device.device}",
-            source="snapshot",
+            f"of {bytes_text(device.totals.allocated_bytes)} allocated on cuda:{device.device}",
+            "snapshot",
         ),
     ]
     if stacks >= 3:
         evidence.append(
             Evidence(
-                text=f"the blocks come from {stacks} operations below that line: a whole graph is "
+                f"the blocks come from {stacks} operations below that line: a whole graph is "
                 "kept, not one tensor",
-                source="snapshot",
+                "snapshot",
             )
         )
         name = "snapshot.graph_kept"
@@ -334,7 +333,7 @@ def _evaluation(device: SnapshotDevice, failed: bool) -> Iterator[Finding]:
         severity="problem",
         confidence="likely",
         rank=2.4,
-        evidence=(Evidence(text=text, source="snapshot"),),
+        evidence=(Evidence(text, "snapshot"),),
         where=f"{frame.place}, cuda:{device.device}",
     )
 
@@ -355,16 +354,16 @@ def _fragmentation(summary: Summary, device: SnapshotDevice) -> Iterator[Finding
         return
     evidence = [
         Evidence(
-            text=f"inactive split {bytes_text(totals.inactive_split_bytes)} of "
+            f"inactive split {bytes_text(totals.inactive_split_bytes)} of "
             f"{bytes_text(totals.reserved_bytes)} reserved "
             f"({percent_text(totals.inactive_split_bytes / totals.reserved_bytes)}): free, in "
             "segments partly in use",
-            source="snapshot",
+            "snapshot",
         ),
         Evidence(
-            text=f"{bytes_text(found.free_bytes)} free in {found.free_blocks} pieces, the largest "
+            f"{bytes_text(found.free_bytes)} free in {found.free_blocks} pieces, the largest "
             f"{bytes_text(found.largest_free_bytes)}: a larger request needs new memory",
-            source="snapshot",
+            "snapshot",
         ),
     ]
     peak = (
@@ -374,9 +373,7 @@ def _fragmentation(summary: Summary, device: SnapshotDevice) -> Iterator[Finding
     )
     if peak is not None:
         evidence.append(
-            Evidence(
-                text=f"at the peak of the history {bytes_text(peak)} were in use", source="snapshot"
-            )
+            Evidence(f"at the peak of the history {bytes_text(peak)} were in use", "snapshot")
         )
     expandable = "expandable_segments:True" in _settings(summary)
     yield WORDINGS.finding(
@@ -410,5 +407,5 @@ def _private_pools(device: SnapshotDevice, failed: bool) -> Iterator[Finding]:
         severity="info",
         confidence="likely",
         where=f"cuda:{device.device}",
-        evidence=(Evidence(text=names[:400], source="snapshot"),),
+        evidence=(Evidence(names[:400], "snapshot"),),
     )

@@ -118,7 +118,7 @@ def of_cause(row: Document) -> Finding:
         row,
         severity=_severity(row),
         where=read.text(row.get("place")),
-        evidence=tuple(Evidence(text=one) for one in read.texts(row.get("evidence"))),
+        evidence=tuple(Evidence(one) for one in read.texts(row.get("evidence"))),
         effect=Effect(text=gain) if gain else None,
         fixes=(Fix(title=advice),) if advice else (),
         verify="".join(proof[:1]),

@@ -36,7 +36,7 @@ FINDING = Finding(
     title="The loader has no worker processes",
     severity="warning",
     confidence="likely",
-    evidence=(Evidence(text=HOSTILE),),
+    evidence=(Evidence(HOSTILE),),
 )
 
 

@@ -19,7 +19,7 @@ TABLE = table.load()
 def finding(
     pitfall="no-grad-eval", severity="problem", confidence="definite", title="It is so.", **rest
 ):
-    evidence = rest.pop("evidence", (Evidence(text="3.5 GiB of 4.0 GiB", source="log:7"),))
+    evidence = rest.pop("evidence", (Evidence("3.5 GiB of 4.0 GiB", "log:7"),))
     return Finding(
         pitfall=pitfall,
         cause="test.cause",
@@ -150,7 +150,7 @@ def test_what_comes_from_outside_is_made_harmless_and_bounded():
         finding(
             title=evil,
             where=evil,
-            evidence=(Evidence(text=evil, source=evil),) * 500,
+            evidence=(Evidence(evil, evil),) * 500,
             fixes=(Fix(title=evil, code=f"a\n{evil[:900]}\nb"),) * 500,
         ),
         *(finding(where=str(number)) for number in range(1000)),
@@ -173,7 +173,7 @@ def test_what_comes_from_outside_is_made_harmless_and_bounded():
 def test_no_line_is_wider_than_asked_but_those_to_copy(width):
     long = "記憶體 " + "a longer sentence of evidence that has to be broken somewhere " * 3
     report = settled(
-        finding(title=long, where="train.py:88", evidence=(Evidence(text=long, source="log:1"),)),
+        finding(title=long, where="train.py:88", evidence=(Evidence(long, "log:1"),)),
         finding("pin-memory", confidence="prior"),
         problems=(long,),
         examined=("log",),
@@ -195,7 +195,7 @@ def test_the_text_tells_title_evidence_fix_and_what_to_run():
         finding(
             severity="warning",
             where="rank 3",
-            evidence=tuple(Evidence(text=f"line {n}") for n in range(9)),
+            evidence=tuple(Evidence(f"line {n}") for n in range(9)),
         ),
         finding(
             "empty-cache",
@@ -221,8 +221,8 @@ def test_the_text_tells_title_evidence_fix_and_what_to_run():
 
 def test_evidence_is_told_once():
     same, other = (
-        Evidence(text="the whole message", source="log:7"),
-        Evidence(text="a number", source="log:7"),
+        Evidence("the whole message", "log:7"),
+        Evidence("a number", "log:7"),
     )
     report = settled(
         finding(evidence=(same,)),
@@ -309,7 +309,7 @@ def of_places(*places, title="GPU {} is throttled: thermal", heat="80 °C", **re
             "warning",
             title=title.format(number),
             where=place,
-            evidence=(Evidence(text=f"clock events: thermal, {heat}", source="nvml"),),
+            evidence=(Evidence(f"clock events: thermal, {heat}", "nvml"),),
             **rest,
         )
         for number, place in enumerate(places)

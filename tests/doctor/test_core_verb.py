@@ -65,7 +65,7 @@ def finding(severity="problem", text="3 of 4", **rest):
         title="It is so.",
         severity=severity,
         confidence="definite",
-        evidence=(Evidence(text=text, source="log:7"),),
+        evidence=(Evidence(text, "log:7"),),
         **rest,
     )
 

@@ -33,7 +33,7 @@ def effect(pitfall, **amounts):
         title="t",
         severity="problem",
         confidence="likely",
-        evidence=(Evidence(text="e"),),
+        evidence=(Evidence("e"),),
     )
     return effects.of_memory(finding, Amounts(**amounts)).effect
 

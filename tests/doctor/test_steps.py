@@ -50,6 +50,6 @@ def test_only_what_runs_as_it_stands_is_copied():
 
 
 def test_a_source_stands_behind_the_last_word_even_where_the_line_is_full():
-    one = Evidence(text="rank 0 waits at train.py:69 in main", source="probe")
+    one = Evidence("rank 0 waits at train.py:69 in main", "probe")
     lines = [styled.plain(line) for line in evidence_lines(one, 37)]
     assert lines == ["rank 0 waits at train.py:69 in", "main   probe"]

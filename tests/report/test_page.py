@@ -81,7 +81,7 @@ def everything(text: str) -> Chapter:
     bar = BarRow(text, text, 0.4, "allocated", True, text, 0.3, 0.5)
     finding = Finding(
         pitfall=text, cause=text, title=text, severity="problem", confidence="likely", where=text,
-        evidence=(Evidence(text=text, source=text),), effect=Effect(text=text), verify=text,
+        evidence=(Evidence(text, text),), effect=Effect(text=text), verify=text,
         fixes=(Fix(title=text, code=text, before=text, environment=text, command=text),),
     )  # fmt: skip
     curve = Curve("series1", [0.0, None, 1.0], [1.0, None, 2.0], text)

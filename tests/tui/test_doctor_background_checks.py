@@ -69,7 +69,7 @@ def test_a_report_comes_through_json_as_it_was():
                 severity="problem",
                 confidence="prior",
                 where="GPU 1",
-                evidence=(Evidence(text="x", source="nvml"), Evidence(text="y")),
+                evidence=(Evidence("x", "nvml"), Evidence("y")),
                 verify="gpuscope lab",
                 fixes=(
                     Fix(title="f", code="a\nb", before="c", now=True),
@@ -338,7 +338,7 @@ async def test_the_findings_of_the_environment_stand_among_the_others_and_it_is_
             title="made up of the driver",
             severity="warning",
             confidence="definite",
-            evidence=(Evidence(text="0 of 8"),),
+            evidence=(Evidence("0 of 8"),),
             where="GPU 0",
         )
         watch._take_report(

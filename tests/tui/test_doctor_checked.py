@@ -44,7 +44,7 @@ def lines(host: HostView, *cases: Case, pending: Sequence[tuple[Finding, float]]
 def found(cause: str) -> Finding:
     return Finding(
         pitfall="num-workers", cause=cause, title="Something", severity="warning",
-        confidence="likely", evidence=(Evidence(text="a figure"),),
+        confidence="likely", evidence=(Evidence("a figure"),),
     )  # fmt: skip
 
 

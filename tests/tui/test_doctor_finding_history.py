@@ -25,7 +25,7 @@ def finding(cause: str = "live.input_bound", **more: Any) -> Finding:
         "title": "it waits",
         "severity": "warning",
         "confidence": "likely",
-        "evidence": (Evidence(text="31 %"),),
+        "evidence": (Evidence("31 %"),),
         "where": "rank 0, GPU 0, pid 4711",
     }
     return Finding(cause=cause, **{**values, **more})

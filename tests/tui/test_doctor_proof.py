@@ -67,7 +67,7 @@ def finding(verify: str = "") -> Finding:
         severity="info",
         confidence="likely",
         verify=verify,
-        evidence=(Evidence(text="e"),),
+        evidence=(Evidence("e"),),
     )
 
 

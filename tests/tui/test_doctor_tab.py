@@ -74,7 +74,7 @@ def many(count: int) -> tuple[Finding, ...]:
             title=f"finding number {n}",
             severity="warning" if n % 2 else "info",
             confidence="likely",
-            evidence=(Evidence(text=f"{n} of {count}"),),
+            evidence=(Evidence(f"{n} of {count}"),),
             where=f"GPU {n}",
             rank=n / 10,
         )
@@ -515,7 +515,7 @@ def finding(verify: str, pitfall: str = "num-workers") -> Finding:
         severity="problem",
         confidence="likely",
         where="GPU 0",
-        evidence=(Evidence(text="for a test"),),
+        evidence=(Evidence("for a test"),),
         fixes=(Fix(title="do", code="x = 1"),),
         verify=verify,
         rank=9.0,

@@ -46,7 +46,7 @@ def barriers(scene: Scene) -> Suspects:
         for one in rank.effects():
             ranks = one.fields.get("ranks", "")
             if "monitoredBarrier" in one.text and ranks:
-                evidence = Evidence(text=short(one.text), source=one.source)
+                evidence = Evidence(short(one.text), one.source)
                 for digits in re.findall(r"\d+", ranks):
                     named.setdefault(int(digits), evidence)
     missing = [number for number in named if number not in scene.own_failures]
@@ -91,7 +91,7 @@ def _of_state(state: Moment) -> Evidence:
     """Return how far a rank had come by what its watchdog printed, without the advice around it."""
     enqueued, completed = state.fields["enqueued"], state.fields["completed"]
     text = f"the watchdog of {names([state.rank or 0])}: last enqueued NCCL work: {enqueued}, last "
-    return Evidence(text=f"{text}completed NCCL work: {completed}", source=state.source)
+    return Evidence(f"{text}completed NCCL work: {completed}", state.source)
 
 
 def recorded(scene: Scene) -> Suspects:
@@ -99,7 +99,7 @@ def recorded(scene: Scene) -> Suspects:
     for one in scene.job.recorded:
         behind = [number for number in one.behind if number not in scene.own_failures]
         if behind:
-            yield elsewhere(scene, behind, [Evidence(text=one.text, source=one.source)], 0.8)
+            yield elsewhere(scene, behind, [Evidence(one.text, one.source)], 0.8)
 
 
 def missing(scene: Scene) -> Suspects:
@@ -117,7 +117,7 @@ def missing(scene: Scene) -> Suspects:
     evidence = []
     if effect is not None:
         text = f"{names(who)} waited or lost the connection: {short(effect.text, 160)}"
-        evidence.append(Evidence(text=text, source=effect.source))
+        evidence.append(Evidence(text, effect.source))
     host = _whole_host(scene, silent)
     if host and not any(scene.get(number).told for number in silent):
         yield _gone(scene, silent, host, evidence)
@@ -142,7 +142,7 @@ def _alone(scene: Scene) -> Suspects:
         weight=0.45,
         evidence=(
             of_failure(failure, names([number])),
-            Evidence(text="no other rank says that it waited: they may be in another collective"),
+            Evidence("no other rank says that it waited: they may be in another collective"),
         ),
         figures={"who": names([number]).capitalize(), "what": operation, "other": "theirs"},
     )
@@ -179,8 +179,8 @@ def _whole_host(scene: Scene, silent: list[int]) -> str:
 def _gone(scene: Scene, ranks: list[int], host: str, evidence: list[Evidence]) -> Suspect:
     lines = [
         Evidence(
-            text=f"{names([number])} ends with: {short(scene.get(number).last_line, 120)}",
-            source=scene.get(number).step_source,
+            f"{names([number])} ends with: {short(scene.get(number).last_line, 120)}",
+            scene.get(number).step_source,
         )
         for number in ranks[:2]
         if scene.get(number).last_line
@@ -193,9 +193,7 @@ def _gone(scene: Scene, ranks: list[int], host: str, evidence: list[Evidence]) -
         evidence=(
             *evidence,
             *lines,
-            Evidence(
-                text=f"all ranks of {host} stop without an error message, and nothing ended them"
-            ),
+            Evidence(f"all ranks of {host} stop without an error message, and nothing ended them"),
         ),
         figures={"who": f"Host {host}"},
         host=host,
@@ -221,7 +219,7 @@ def elsewhere(
     what = f"never called {never_called}" if never_called else "did not arrive"
     if place and not waits(lead):
         text = f"{names(ranks[:1])} was at {place} in {function}"
-        more.append(Evidence(text=text, source=source))
+        more.append(Evidence(text, source))
         cause = "dead.input-hang" if in_loader(lead) else "dead.code-hang"
         what = f"{what}, and was in {function}" if never_called else f"was in {function}"
         weight += 0.1
@@ -237,13 +235,11 @@ def elsewhere(
     if cause == "dead.code-hang" and not place and LOADER.search(lead.last_line):
         cause = "dead.input-hang"
     if lead.last_line and not place and cause != "dead.uneven-steps":
-        more.append(
-            Evidence(text=f"its last line: {short(lead.last_line, 160)}", source=lead.step_source)
-        )
+        more.append(Evidence(f"its last line: {short(lead.last_line, 160)}", lead.step_source))
     more += recorded_words(lead)
     if lead.told is not None:
         text = f"{names(ranks[:1])} still ran when its launcher ended it"
-        more.append(Evidence(text=text, source=lead.told.source))
+        more.append(Evidence(text, lead.told.source))
     return Suspect(
         cause=cause,
         ranks=tuple(ranks),
@@ -268,7 +264,7 @@ def recorded_words(rank: Rank) -> list[Evidence]:
     if rank.recorded is None or not rank.recorded[0]:
         return []
     words, source = rank.recorded
-    return [Evidence(text=f"last recorded of {names([rank.number])}: {words}", source=source)]
+    return [Evidence(f"last recorded of {names([rank.number])}: {words}", source)]
 
 
 def _waiters(scene: Scene, ranks: list[int]) -> str:
@@ -291,16 +287,14 @@ def _ended_well(scene: Scene, number: int) -> Evidence | None:
     rank = scene.get(number)
     if rank.finished:
         text = f"{names([number])} says that it is done: {short(rank.last_line, 100)}"
-        return Evidence(text=text, source=rank.finished)
+        return Evidence(text, rank.finished)
     if rank.exit is not None and rank.exit.code == 0:
-        return Evidence(
-            text=f"{names([number])} ended with {code_text(0)}", source=rank.exit.source
-        )
+        return Evidence(f"{names([number])} ended with {code_text(0)}", rank.exit.source)
     others = [one for n, one in scene.ranks.items() if n != number and one.exit is not None]
     launcher = scene.listed and rank.exit is None and rank.told is None
     if launcher and len(others) >= scene.world - 1 and scene.world > 1:
         text = f"torchrun lists every rank as failed or ended by it, but not {names([number])}"
-        return Evidence(text=text, source=others[0].exit.source if others[0].exit else "")
+        return Evidence(text, others[0].exit.source if others[0].exit else "")
     return None
 
 

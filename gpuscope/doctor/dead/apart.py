@@ -59,14 +59,14 @@ def differences(scene: Scene) -> Suspects:
             cause = "dead.collective-order" if same else "dead.collective-group"
         sure = usual == difference.group if difference.what == "operation" else usual is None
         evidence = [
-            Evidence(text=text, source=of_recorder(scene, side[0]))
+            Evidence(text, of_recorder(scene, side[0]))
             for text, (side, _) in zip(variants_text(difference), difference.sides, strict=True)
         ]
         waiting = difference.waiting
         if waiting and len(waiting) < sum(len(side) for side, _ in difference.sides):
             # NCCL compares nothing: a rank with the smaller tensor finishes, and goes on
             text = f"{names(waiting)} waits in it, while the others have finished theirs"
-            evidence.append(Evidence(text=text, source=of_recorder(scene, waiting[0])))
+            evidence.append(Evidence(text, of_recorder(scene, waiting[0])))
         sure = sure and bool(odd) and len(difference.sides[0][0]) >= 2
         confidence: Confidence = "definite" if sure else "likely"
         yield Suspect(
@@ -137,17 +137,17 @@ def lags(scene: Scene) -> Suspects:
             behind = [number for number in behind if lag.behind[number] == min(lag.behind.values())]
         evidence = [
             Evidence(
-                text=f"{names(lag.waiting)} launched {lag.call.title}"
+                f"{names(lag.waiting)} launched {lag.call.title}"
                 + (f" of group {lag.call.label}" if lag.call.label != "default_pg" else "")
                 + (f" at {lag.call.place}" if lag.call.place else ""),
-                source=of_recorder(scene, lag.waiting[0]),
+                of_recorder(scene, lag.waiting[0]),
             ),
             *(
                 Evidence(
-                    text=f"{names([number])} launched only {lag.behind[number]} of that group, and "
+                    f"{names([number])} launched only {lag.behind[number]} of that group, and "
                     f"{lag.last[number].title} as its last"
                     + (f" at {lag.last[number].place}" if lag.last[number].place else ""),
-                    source=of_recorder(scene, number),
+                    of_recorder(scene, number),
                 )
                 for number in behind[:4]
             ),
@@ -175,7 +175,7 @@ def _crossed(scene: Scene, lag: Lag, ranks: list[int], evidence: list[Evidence])
         ranks=tuple(ranks),
         confidence="likely",
         weight=0.9,
-        evidence=(*evidence, Evidence(text=text, source=of_recorder(scene, ranks[0]))),
+        evidence=(*evidence, Evidence(text, of_recorder(scene, ranks[0]))),
         figures={
             "who": names(ranks).capitalize(),
             "what": f"{call.title} of group {call.label}",
@@ -296,10 +296,10 @@ def sizes(scene: Scene) -> Suspects:
     evidence = [of_failure(one, names([number])) for number, one in [*found.items()][:4]]
     if of_two:
         text = f"{names([lead])} receives another size than its partner sends"
-        evidence.append(Evidence(text=text))
+        evidence.append(Evidence(text))
     elif scene.world > 2:
         text = f"the tensor of {names([lead])} is too small, or that of {names([sender])} too large"
-        evidence.append(Evidence(text=text))
+        evidence.append(Evidence(text))
     yield Suspect(
         cause="dead.collective-dtype" if types else "dead.collective-size",
         ranks=tuple(ranks),
@@ -395,7 +395,7 @@ def _step_evidence(scene: Scene, odd: list[int], most: list[int]) -> Iterator[Ev
         if known:
             rank = scene.get(known[0])
             text = f"last step of {names(known[:1])}: {rank.step}"
-            yield Evidence(text=text, source=rank.step_source)
+            yield Evidence(text, rank.step_source)
 
 
 RULES: tuple[Callable[[Scene], Suspects], ...] = (differences, lags, fingerprints, sizes, places)

@@ -70,7 +70,7 @@ def _stopped(scene: Scene) -> Suspects:
         ranks=tuple(alone),
         confidence="likely",
         weight=0.76,
-        evidence=(Evidence(text=text, source=left.source if left is not None else ""),),
+        evidence=(Evidence(text, left.source if left is not None else ""),),
         figures={"who": names(alone).capitalize()},
         time=left.time if left is not None else None,
         advice=_FROM_ANYBODY,
@@ -95,19 +95,19 @@ def _of_exits(scene: Scene, code: int, waited: bool, ranks: list[int]) -> Suspec
     if code < 0:
         cause = "dead.killed" if code == -signal.SIGKILL else "dead.crash"
     source = lead.exit.source if lead.exit is not None else ""
-    evidence = [Evidence(text=f"{names(ranks)} {ended_text(code, ranks)}", source=source)]
+    evidence = [Evidence(f"{names(ranks)} {ended_text(code, ranks)}", source)]
     what = code_text(code)
     complaints = lead.complaints if lead.has_log else scene.loose.complaints
     said = complaints[-1] if complaints else None
     if code > 0 and said is not None:
         cause, what = rules.of_message(said[0]), short(said[0], 160)
-        evidence.append(Evidence(text=f"it said: {short(said[0])}", source=said[1]))
+        evidence.append(Evidence(f"it said: {short(said[0])}", said[1]))
     elif code == 1 and (not lead.has_log or not any(r.failures for r in scene.ranks.values())):
         # Python ends so after an exception, and no file here would show one
         cause = "dead.exception"
     elif lead.last_lines:
         text, at = lead.last_lines[-1]
-        evidence.append(Evidence(text=f"its last line: {short(text)}", source=at))
+        evidence.append(Evidence(f"its last line: {short(text)}", at))
     everyone = len(ranks) > 1 and len(ranks) >= scene.world
     evidence += recorded_words(lead)
     host = host_of(scene, ranks)
@@ -146,17 +146,17 @@ def cores(scene: Scene) -> Suspects:
         code = code_text(-core.signal)
         who = f"PID {core.pid}" if core.rank is None else f"rank {core.rank} (PID {core.pid})"
         died = f"{who} died of {code} in: {short(core.command or core.name, 120)}"
-        evidence = [Evidence(text=died, source=core.source)]
+        evidence = [Evidence(died, core.source)]
         if core.place:
-            evidence.append(Evidence(text=f"it was in {core.place}", source=core.source))
+            evidence.append(Evidence(f"it was in {core.place}", core.source))
         sent = core.sender not in (None, core.pid)
         if sent:
             text = f"process {core.sender} had sent the signal"
-            evidence.append(Evidence(text=text, source=core.source))
+            evidence.append(Evidence(text, core.source))
         libraries = _libraries(core)
         if libraries:
             text = f"mapped, of {len(core.files)} files: {', '.join(libraries)}"
-            evidence.append(Evidence(text=text, source=core.source))
+            evidence.append(Evidence(text, core.source))
         yield Suspect(
             cause="dead.crash",
             ranks=() if core.rank is None else (core.rank,),
@@ -208,7 +208,7 @@ def recorded_ends(scene: Scene) -> Suspects:
         confidence="likely",
         weight=0.76,
         evidence=(
-            Evidence(text=text, source=lead.recorded[1] if lead.recorded else ""),
+            Evidence(text, lead.recorded[1] if lead.recorded else ""),
             *recorded_words(lead),
         ),
         figures={
@@ -355,7 +355,7 @@ def _stood_before(scene: Scene, end: Moment) -> Evidence | None:
     if gap < STANDSTILL_SECONDS or (usual and gap < STANDSTILL_TIMES * max(usual)):
         return None
     text = f"the last step of any rank was {duration_text(gap)} before: {last.step}"
-    return Evidence(text=text, source=last.step_source)
+    return Evidence(text, last.step_source)
 
 
 def nodes(scene: Scene) -> Suspects:

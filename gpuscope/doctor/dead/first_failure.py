@@ -49,7 +49,7 @@ def _unexplained(scene: Scene) -> list[Suspect]:
         effect = next(scene.get(number).effects(), None)
         if effect is not None:
             text = f"{names([number])}: {short(effect.text)}"
-            evidence.append(Evidence(text=text, source=effect.source))
+            evidence.append(Evidence(text, effect.source))
     who = names(scene.waiting | set(places))
     if not evidence:
         return []
@@ -135,7 +135,7 @@ def _finished(
         ranks=(),
         confidence=confidence,
         weight=weight,
-        evidence=(Evidence(text=text, source=source),),
+        evidence=(Evidence(text, source),),
     )
 
 

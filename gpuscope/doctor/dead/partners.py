@@ -221,7 +221,7 @@ def _of_end(scene: Scene, number: int, direct: list[Wait], waiting: int) -> Susp
         ranks=(number,),
         confidence="likely",
         weight=0.86,
-        evidence=(*evidence, Evidence(text=text, source=of_recorder(scene, number))),
+        evidence=(*evidence, Evidence(text, of_recorder(scene, number))),
         figures={
             "who": names([number]).capitalize(),
             "what": f"never called the {missing}, for which {waiting} waited",
@@ -245,7 +245,7 @@ def _of_call(scene: Scene, number: int, call: Call) -> Evidence:
     shape = f" of {_size(call)} {call.types}".rstrip()
     at = f" at {call.place}" if call.place else ""
     text = f"{names([number])} waits in its {in_words(call)}{shape}{at}"
-    return Evidence(text=text, source=of_recorder(scene, number))
+    return Evidence(text, of_recorder(scene, number))
 
 
 # ── stacks and exceptions ─────────────────────────────────────────────────────────────────────────

@@ -240,14 +240,12 @@ def of_failure(failure: Failure, who: str = "") -> Evidence:
     """Return an exception as evidence, with the line of the user's own code that raised it."""
     frame = own_frame(failure.frames, innermost_last=True)
     at = f" at {frame.place} in {frame.function}" if frame is not None else ""
-    return Evidence(
-        text=f"{who + ': ' if who else ''}{short(failure.text)}{at}", source=failure.source
-    )
+    return Evidence(f"{who + ': ' if who else ''}{short(failure.text)}{at}", failure.source)
 
 
 def of_moment(moment: Moment) -> Evidence:
     """Return a message as evidence."""
-    return Evidence(text=short(moment.text), source=moment.source)
+    return Evidence(short(moment.text), moment.source)
 
 
 def short(text: str, most: int = 240) -> str:

@@ -90,7 +90,7 @@ def _of_failure(
     evidence = [of_failure(failure, names([lead]))]
     if len(failure.chain) > 1 and failure.first + 1 < len(failure.chain):
         text = f"then, in the same rank: {short(failure.chain[-1])}"
-        evidence.append(Evidence(text=text, source=failure.source))
+        evidence.append(Evidence(text, failure.source))
     if cause == "dead.device-error":
         evidence += [
             of_moment(one) for one in scene.moments("kernel-assert") if one.rank in (lead, None)
@@ -98,16 +98,14 @@ def _of_failure(
     evidence += recorded_words(scene.get(lead))
     same = [number for number in ranks if number != lead]
     if same:
-        evidence.append(Evidence(text=f"{names(same)} failed in the same way"))
+        evidence.append(Evidence(f"{names(same)} failed in the same way"))
     everyone = len(ranks) > 1 and len(ranks) >= scene.world
     complained = [n for n in ranks if _complaint(scene, n, cause)] if everyone else []
     if 0 < len(complained) <= scene.world // 2:
         # all ranks heard of it and raised the same, but only these said what happened to them
         everyone, sure, lead = False, False, complained[0]
         text, source = _complaint(scene, lead, cause) or ("", "")
-        evidence.insert(
-            0, Evidence(text=f"only {names(complained)} said: {short(text)}", source=source)
-        )
+        evidence.insert(0, Evidence(f"only {names(complained)} said: {short(text)}", source))
         ranks, same = complained, complained[1:]
     sure = sure and failure.kind != "before-waiting"
     if cause == "dead.exception":
@@ -194,7 +192,7 @@ def _exits_of(scene: Scene, ranks: list[int]) -> Iterator[Evidence]:
         left = scene.get(number).exit
         if left is not None:
             text = f"{names([number])} {ended_text(left.code, [number])}, the others were ended"
-            yield Evidence(text=text, source=left.source)
+            yield Evidence(text, left.source)
 
 
 def messages(scene: Scene) -> Suspects:
@@ -234,13 +232,13 @@ def _stack(scene: Scene, number: int) -> Iterator[Evidence]:
         frame = own_frame(stack.frames, innermost_last=False)
         if frame is not None:
             text = f"its stack: {frame.place} in {frame.function}"
-            yield Evidence(text=text, source=stack.source)
+            yield Evidence(text, stack.source)
 
 
 def _exit(scene: Scene, number: int) -> Iterator[Evidence]:
     left = scene.get(number).exit
     if left is not None:
-        yield Evidence(text=f"torchrun saw it end with {code_text(left.code)}", source=left.source)
+        yield Evidence(f"torchrun saw it end with {code_text(left.code)}", left.source)
 
 
 RULES: tuple[Callable[[Scene], Suspects], ...] = (failures, unplaced, messages)

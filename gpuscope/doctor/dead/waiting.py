@@ -26,14 +26,14 @@ def waiting_places(scene: Scene) -> dict[int, tuple[str, str, Evidence]]:
             place, function, source = stands_at(rank)
             operation = collective_of(rank.stacks[0].frames)
             text = f"{names([number])} waited in {operation} at {place} in {function}"
-            found[number] = (place, operation, Evidence(text=text, source=source))
+            found[number] = (place, operation, Evidence(text, source))
         elif call is not None:
             at = f" at {call.place}" if call.place else ""
             text = f"{names([number])} waited in {call.title}{at}"
             found[number] = (
                 call.place.partition(" in ")[0],
                 call.operation.partition(" ")[0] if call.point_to_point else call.operation,
-                Evidence(text=text, source=of_recorder(scene, number)),
+                Evidence(text, of_recorder(scene, number)),
             )
     return found
 

@@ -69,7 +69,5 @@ def finding(vote: Vote) -> Finding:
         severity="info" if vote.confidence == "prior" else vote.severity,
         rank=round(vote.weight, 3),
         where=vote.where,
-        evidence=tuple(
-            Evidence(text=text, source=source) for text, source in vote.evidence if text
-        ),
+        evidence=tuple(Evidence(text, source) for text, source in vote.evidence if text),
     )

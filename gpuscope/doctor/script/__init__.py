@@ -136,14 +136,8 @@ def _findings(script: Script, problems: list[str], on_cpu: bool) -> list[Finding
 def _finding(script: Script, found: ScriptMatch, wording: Wording) -> Finding:
     """Return the finding of what a check reports, in the words of its row."""
     place = script.place(found.node)
-    lines = [
-        Evidence(
-            text=f"{script.code(found.node)}: {fill(wording.why, found.figures)}", source=place
-        )
-    ]
-    lines += [
-        Evidence(text=script.code(node), source=script.place(node)) for node in found.more[:20]
-    ]
+    lines = [Evidence(f"{script.code(found.node)}: {fill(wording.why, found.figures)}", place)]
+    lines += [Evidence(script.code(node), script.place(node)) for node in found.more[:20]]
     return WORDINGS.finding(
         wording.id,
         found.figures,

@@ -205,7 +205,7 @@ def _unexplained(name: str, pid: int, log: Mapping[int, tuple[str, str]]) -> tup
         ),
         "crashed": End("killed", "bad", "the kernel logged a fault in its code", "by a crash"),
     }.get(what, end_of_box(None))
-    silent = Evidence(text="its black box has no exception and no GPU out-of-memory error")
+    silent = Evidence("its black box has no exception and no GPU out-of-memory error")
     found = WORDINGS.finding(
         {"killed": "end.host_memory.killed", "crashed": "end.unseen.crashed"}.get(
             what, "end.unseen"
@@ -213,7 +213,7 @@ def _unexplained(name: str, pid: int, log: Mapping[int, tuple[str, str]]) -> tup
         {"name": name},
         severity="info",
         confidence="definite" if what == "killed" else "prior",
-        evidence=(Evidence(text=line, source="kernel log"), silent) if line else (silent,),
+        evidence=(Evidence(line, "kernel log"), silent) if line else (silent,),
     )
     return end, found
 
@@ -223,7 +223,7 @@ def _of_the_dead(found: Report, pid: int, name: str, ended: float, path: Path, l
     from ....doctor import table
 
     when = clock_text(ended, f"%d %b {SECOND}")
-    line = Evidence(text=f"left by {name}, which ended {when}", source=path.name)
+    line = Evidence(f"left by {name}, which ended {when}", path.name)
     more = WORDINGS.fixes([look], {"path": shlex.quote(str(path))})
     out = []
     for one in found.findings:

@@ -54,7 +54,7 @@ def _report(path: Path, ranks: list[TrainerView]) -> Report:
         return Report(examined=(f"{path.name} (changed since it was started: not checked)",))
     found = script.report([str(path)], on_cpu=all(_on_cpu(rank) for rank in ranks))
     pids = ", ".join(str(rank.definition.pid) for rank in ranks[:8])
-    evidence = Evidence(text=f"the script that pid {pids} runs", source="/proc")
+    evidence = Evidence(f"the script that pid {pids} runs", "/proc")
     findings = [
         replace(one, evidence=(*one.evidence, evidence))
         for one in found.findings
