@@ -24,6 +24,19 @@ class Taker(Protocol):
     def _add_action(self, action: Action) -> Action: ...
 
 
+def option(
+    where: Taker, names: str, text: str, parse: Callable[[str], Any] | None = None, **what: Any
+) -> Action:
+    """Add an option that takes a value: ``-o --output FILE`` are its names and the value's."""
+    *flags, value = names.split()
+    return where.add_argument(*flags, metavar=value, help=text, type=parse, **what)
+
+
+def flag(where: Taker, names: str, text: str) -> Action:
+    """Add an option that is given or not."""
+    return where.add_argument(*names.split(), action="store_true", help=text)
+
+
 def former_names(where: Taker, action: Action, *names: str) -> None:
     """Accept the former ``names`` of an option, without listing them in the help.
 

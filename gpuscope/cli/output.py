@@ -19,7 +19,7 @@ from ..text.ranges import ranges_text
 from ..text.units import DASH, amount_text, brief_duration_text, percent_text, window_text
 from ..wire.clean import clean
 from ..wire.frames import NOT_INITIALISED, Reading, Unknown
-from .args import driver_timeout
+from .args import driver_timeout, flag, option
 
 if TYPE_CHECKING:
     from ..text.styled import Line
@@ -41,13 +41,13 @@ NO_REASON_GIVEN = Unknown(NOT_INITIALISED, "the source gave no reason")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of every one-shot verb."""
-    parser.add_argument("--json", action="store_true", help="a JSON document instead of text")
-    parser.add_argument(
-        "--timeout",
-        type=driver_timeout,
+    flag(parser, "--json", "a JSON document instead of text")
+    option(
+        parser,
+        "--timeout SECONDS",
+        "the longest wait for the driver (default 5)",
+        driver_timeout,
         default=5.0,
-        metavar="SECONDS",
-        help="the longest wait for the driver (default 5)",
     )
 
 

@@ -10,20 +10,20 @@ from collections.abc import Callable
 
 from ..errors import UsageError
 from ..exit_status import ExitStatus
-from .args import seconds_between
+from .args import option, seconds_between
 
 WATCH_SECONDS = 2.0
 
 
 def add_argument(parser: argparse.ArgumentParser, what: str, or_until: str = "") -> None:
     """The option. ``what`` is what a line is about; ``or_until`` says what else ends it."""
-    parser.add_argument(
-        "--watch",
+    option(
+        parser,
+        "--watch SECONDS",
+        f"print a line per {what} every SECONDS ({WATCH_SECONDS:g}) until Ctrl-C{or_until}",
+        seconds_between(0.1, 600),
         nargs="?",
-        type=seconds_between(0.1, 600),
         const=WATCH_SECONDS,
-        metavar="SECONDS",
-        help=f"print a line per {what} every SECONDS ({WATCH_SECONDS:g}) until Ctrl-C{or_until}",
     )
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ...errors import UserError
 from ...exit_status import FAIL_ON, of_severities
 from .. import output
-from ..args import seconds_between, whole_between
+from ..args import flag, option, seconds_between, whole_between
 from ..progress_line import ProgressLine
 
 if TYPE_CHECKING:
@@ -31,19 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="the trainings to check (default: all)"
     )
-    parser.add_argument(
-        "--base",
-        metavar="REVISION",
-        help="compare with this git revision, and name the changed lines that added memory",
+    option(
+        parser,
+        "--base REVISION",
+        "compare with this git revision, and name the changed lines that added memory",
     )
-    parser.add_argument(
-        "--update", action="store_true", help="write the baseline to gpuscope-check.lock"
-    )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="the budgets (default: gpuscope.toml or pyproject.toml, here or in a folder above)",
+    flag(parser, "--update", "write the baseline to gpuscope-check.lock")
+    option(
+        parser,
+        "--config FILE",
+        "the budgets (default: gpuscope.toml or pyproject.toml, here or in a folder above)",
+        Path,
     )
     parser.add_argument(
         "--fail-on",
@@ -52,25 +50,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the lowest severity that sets the exit code: warning (exit code 1) or problem (2) "
         "(default: warning)",
     )
-    parser.add_argument(
-        "--timeout",
-        type=seconds_between(1, 86400),
+    option(
+        parser,
+        "--timeout SECONDS",
+        f"start no further training after this long (default {SECONDS:g})",
+        seconds_between(1, 86400),
         default=SECONDS,
-        metavar="SECONDS",
-        help=f"start no further training after this long (default {SECONDS:g})",
     )
-    parser.add_argument(
-        "--steps",
-        type=whole_between(1, 1_000_000),
-        metavar="N",
-        help="also run each training here three times for N steps, to check its time budgets",
+    option(
+        parser,
+        "--steps N",
+        "also run each training here three times for N steps, to check its time budgets",
+        whole_between(1, 1_000_000),
     )
     printed = parser.add_argument_group("output")
-    printed.add_argument("--json", action="store_true", help="a JSON document instead of text")
-    printed.add_argument(
-        "--junit", type=Path, metavar="FILE", help="also write JUnit XML, a test for each budget"
-    )
-    printed.add_argument("--sarif", type=Path, metavar="FILE", help="also write SARIF 2.1.0")
+    flag(printed, "--json", "a JSON document instead of text")
+    option(printed, "--junit FILE", "also write JUnit XML, a test for each budget", Path)
+    option(printed, "--sarif FILE", "also write SARIF 2.1.0", Path)
     printed.add_argument(
         "--github",
         action=argparse.BooleanOptionalAction,

@@ -10,6 +10,7 @@ from ...attach import enable
 from ...attach.enable_target import find
 from ...exit_status import ExitStatus
 from ...wire.clean import clean
+from ..args import flag
 from .enable import add_target, describe, failed
 
 
@@ -20,9 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the probe until they end."
     )
     add_target(parser)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show what would be removed, and remove nothing"
-    )
+    flag(parser, "--dry-run", "show what would be removed, and remove nothing")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from ...attach.enable_target import CannotEnable, EnableTarget, find
 from ...exit_status import ExitStatus
 from ...text.units import bytes_text
 from ...wire.clean import clean
+from ..args import flag, option
 from ..output import dump
 
 PRICE = (
@@ -48,35 +49,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "python -I only with --user. GPUSCOPE_DEBUG=1 prints on stderr why the probe does not work."
     )
     add_target(parser)
-    parser.add_argument(
-        "--allow-attach", action="store_true", help=PRICE.partition(": ")[2].replace("such ", "")
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show what would be written, and write nothing"
-    )
-    parser.add_argument(
-        "--status", action="store_true", help="show whether the environment is enabled"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="with --status: a JSON document instead of text"
-    )
-    parser.add_argument(
+    flag(parser, "--allow-attach", PRICE.partition(": ")[2].replace("such ", ""))
+    flag(parser, "--dry-run", "show what would be written, and write nothing")
+    flag(parser, "--status", "show whether the environment is enabled")
+    flag(parser, "--json", "with --status: a JSON document instead of text")
+    flag(
+        parser,
         "--break-system-packages",
-        action="store_true",
-        help="do it even if the environment belongs to the system's package manager, as with pip",
+        "do it even if the environment belongs to the system's package manager, as with pip",
     )
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
     """Which environment: for both verbs."""
-    parser.add_argument(
-        "--python", metavar="PATH", help="the environment: its directory or its Python"
-    )
-    parser.add_argument(
-        "--user",
-        action="store_true",
-        help="use your own site-packages (~/.local) instead of the environment's",
-    )
+    option(parser, "--python PATH", "the environment: its directory or its Python")
+    flag(parser, "--user", "use your own site-packages (~/.local) instead of the environment's")
 
 
 def run(args: argparse.Namespace) -> int:

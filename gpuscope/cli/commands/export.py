@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ...exit_status import ExitStatus
 from ...text.units import window_text
 from ...wire.clean import clean
-from ..args import sample_rate, seconds_between, whole_between
+from ..args import flag, option, sample_rate, seconds_between, whole_between
 
 if TYPE_CHECKING:
     from ...export.run import Exporter
@@ -28,43 +28,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "out-of-memory errors. By default only to this machine. It needs one more library: pip "
         "install prometheus-client. For a cluster see demos/fleet."
     )
-    parser.add_argument("--listen", metavar="HOST:PORT", help=f"where to serve (default {LISTEN})")
-    parser.add_argument(
-        "--allow-remote",
-        action="store_true",
-        help="allow a --listen address that other machines can reach",
+    option(parser, "--listen HOST:PORT", f"where to serve (default {LISTEN})")
+    flag(parser, "--allow-remote", "allow a --listen address that other machines can reach")
+    option(
+        parser,
+        "--textfile FILE.prom",
+        "write a file for node_exporter instead of listening on a port",
+        Path,
     )
-    parser.add_argument(
-        "--textfile",
-        type=Path,
-        metavar="FILE.prom",
-        help="write a file for node_exporter instead of listening on a port",
-    )
-    parser.add_argument(
-        "--interval",
-        type=seconds_between(1, 3600),
+    option(
+        parser,
+        "--interval SECONDS",
+        "seconds between writes of the file (default 15)",
+        seconds_between(1, 3600),
         default=15.0,
-        metavar="SECONDS",
-        help="seconds between writes of the file (default 15)",
     )
-    parser.add_argument(
-        "--once",
-        action="store_true",
-        help="write one reading to --textfile or standard output, then exit",
-    )
-    parser.add_argument(
-        "--max-trainers",
-        type=whole_between(1, 4096),
+    flag(parser, "--once", "write one reading to --textfile or standard output, then exit")
+    option(
+        parser,
+        "--max-trainers N",
+        "export at most this many trainers (default 256)",
+        whole_between(1, 4096),
         default=256,
-        metavar="N",
-        help="export at most this many trainers (default 256)",
     )
-    parser.add_argument(
-        "--hz",
-        type=sample_rate,
-        default=1.0,
-        metavar="RATE",
-        help="readings a second, 0.1 to 10 (default 1)",
+    option(
+        parser, "--hz RATE", "readings a second, 0.1 to 10 (default 1)", sample_rate, default=1.0
     )
 
 

@@ -19,7 +19,7 @@ from ...exit_status import ExitStatus
 from ...text.units import age_text, bytes_text, duration_text, window_text
 from ...wire.clean import clean
 from .. import remote
-from ..args import former_names, sample_rate, seconds_between
+from ..args import flag, former_names, option, sample_rate, seconds_between
 from ..progress_line import ProgressLine
 
 if TYPE_CHECKING:
@@ -33,26 +33,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", type=Path, metavar="FILE", help="the file to write, usually NAME.gsr"
     )
-    duration = parser.add_argument(
-        "--duration",
-        type=seconds_between(0.1, 30 * 86400.0),
-        metavar="SECONDS",
-        help="how long to record (default: until Ctrl-C)",
+    duration = option(
+        parser,
+        "--duration SECONDS",
+        "how long to record (default: until Ctrl-C)",
+        seconds_between(0.1, 30 * 86400.0),
     )
     former_names(parser, duration, "--seconds")
-    parser.add_argument(
-        "--hz",
-        type=sample_rate,
-        default=2.0,
-        metavar="RATE",
-        help="samples per second, 0.1 to 10 (default 2)",
+    option(
+        parser, "--hz RATE", "samples per second, 0.1 to 10 (default 2)", sample_rate, default=2.0
     )
-    parser.add_argument(
-        "--redact", action="store_true", help="leave out users, host, paths and arguments"
-    )
-    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    flag(parser, "--redact", "leave out users, host, paths and arguments")
+    flag(parser, "--force", "replace the file if it exists")
     where = "[USER@]HOST, slurm:JOB, k8s:NAMESPACE/POD (default: this machine)"
-    parser.add_argument("--from", dest="place", metavar="TARGET", help=where)
+    option(parser, "--from TARGET", where, dest="place")
     remote.add_arguments(parser)
 
 

@@ -8,21 +8,21 @@ import sys
 
 from ...exit_status import ExitStatus
 from ...missing_file import MissingFile
-from ..args import add_theme, number_between
+from ..args import add_theme, flag, number_between, option
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "a recording made by `gpuscope record`, or the black box of a trainer that ended"
     parser.add_argument("file", metavar="FILE", help=what)
-    parser.add_argument(
-        "--speed",
-        type=number_between(0.1, 100),
+    option(
+        parser,
+        "--speed X",
+        "playback speed, 0.1 to 100 (default 1)",
+        number_between(0.1, 100),
         default=1.0,
-        metavar="X",
-        help="playback speed, 0.1 to 100 (default 1)",
     )
     add_theme(parser)
-    parser.add_argument("--debug", action="store_true", help="write a log, and print where it is")
+    flag(parser, "--debug", "write a log, and print where it is")
 
 
 def run(args: argparse.Namespace) -> int:

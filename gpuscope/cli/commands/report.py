@@ -12,6 +12,7 @@ from ...errors import UsageError, UserError
 from ...exit_status import ExitStatus
 from ...text.units import bytes_text
 from ...wire.clean import clean
+from ..args import flag, option
 
 TAKES = (
     "a recording, a black box, a snapshot, a ledger of runs, the name of a sweep, or a log, script "
@@ -27,15 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "read without gpuscope."
     )
     parser.add_argument("targets", nargs="+", metavar="TARGET", help=TAKES)
-    parser.add_argument(
-        "-o", "--output", metavar="FILE",
-        help="the file to write, - for standard output (default: the target's name with .html, "
+    option(
+        parser,
+        "-o --output FILE",
+        "the file to write, - for standard output (default: the target's name with .html, "
         "in this folder)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--redact", action="store_true", help="leave out users, hosts, paths and arguments"
     )
-    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    flag(parser, "--redact", "leave out users, hosts, paths and arguments")
+    flag(parser, "--force", "replace the file if it exists")
 
 
 def run(args: argparse.Namespace) -> int:

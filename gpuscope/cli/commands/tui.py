@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import argparse
 
-from ..args import add_theme, former_names, seconds_between
+from ..args import add_theme, flag, former_names, option, seconds_between
 from ..watch import WATCH_SECONDS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--lab",
-        action="store_true",
-        help="also start the Lab's demo training, so that there is something to watch",
-    )
-    parser.add_argument(
-        "--oneline", action="store_true", help="print one line for a status bar (tmux), then exit"
-    )
-    again = parser.add_argument(
-        "--watch",
+    flag(parser, "--lab", "also start the Lab's demo training, so that there is something to watch")
+    flag(parser, "--oneline", "print one line for a status bar (tmux), then exit")
+    again = option(
+        parser,
+        "--watch SECONDS",
+        f"with --oneline: print it every SECONDS ({WATCH_SECONDS:g}) until Ctrl-C",
+        seconds_between(0.5, 3600),
         nargs="?",
-        type=seconds_between(0.5, 3600),
         const=WATCH_SECONDS,
-        metavar="SECONDS",
-        help=f"with --oneline: print it every SECONDS ({WATCH_SECONDS:g}) until Ctrl-C",
     )
     former_names(parser, again, "--every")
-    parser.add_argument(
-        "--readonly", action="store_true", help="read only: no signal, attach or snapshot"
-    )
+    flag(parser, "--readonly", "read only: no signal, attach or snapshot")
     add_theme(parser)
-    parser.add_argument("--debug", action="store_true", help="write a log, and print where it is")
+    flag(parser, "--debug", "write a log, and print where it is")
 
 
 def run(args: argparse.Namespace) -> int:

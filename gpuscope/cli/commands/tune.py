@@ -36,6 +36,7 @@ from ...text.units import MIB, duration_text, pace_text
 from ...wire.clean import clean, clean_lines
 from .. import args as types
 from .. import output
+from ..args import flag, option
 from ..progress_line import ProgressLine
 from .lab import devices as lab_devices
 
@@ -52,93 +53,79 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="your own MODULE:FACTORY, or one of the Lab's models",
     )
-    parser.add_argument(
-        "--hf-config",
-        metavar="DIR",
-        help="the model of a transformers config (a folder or a config.json), with random weights",
+    option(
+        parser,
+        "--hf-config DIR",
+        "the model of a transformers config (a folder or a config.json), with random weights",
     )
-    parser.add_argument(
-        "--task",
+    option(
+        parser,
+        "--task TASK",
+        f"for --hf-config: the task to train for: {', '.join(TASKS)}",
         choices=tuple(TASKS),
-        metavar="TASK",
-        help=f"for --hf-config: the task to train for: {', '.join(TASKS)}",
     )
-    parser.add_argument(
-        "--sequence",
-        type=types.whole_between(1, from_switches.MOST_OF_ANY),
-        metavar="N",
-        help="for --hf-config: tokens in a sample",
+    option(
+        parser,
+        "--sequence N",
+        "for --hf-config: tokens in a sample",
+        types.whole_between(1, from_switches.MOST_OF_ANY),
     )
     search = parser.add_argument_group("the search")
-    search.add_argument(
-        "--budget",
-        type=types.duration_between(10, 7 * 86400),
+    option(
+        search,
+        "--budget TIME",
+        "how long to search, such as 90s, 10m or 2h (default 10m)",
+        types.duration_between(10, 7 * 86400),
         default=BUDGET_SECONDS,
-        metavar="TIME",
-        help="how long to search, such as 90s, 10m or 2h (default 10m)",
     )
-    search.add_argument(
-        "--vary",
+    option(
+        search,
+        "--vary SETTING=A,B,…",
+        "try only these values of this setting; repeat it for others (default: all settings "
+        "that can make a training faster)",
         action="append",
         default=[],
-        metavar="SETTING=A,B,…",
-        help="try only these values of this setting; repeat it for others (default: all settings "
-        "that can make a training faster)",
     )
-    search.add_argument(
+    flag(
+        search,
         "--free-batch",
-        action="store_true",
-        help="allow another effective batch size; otherwise micro-batch × accumulation stays",
+        "allow another effective batch size; otherwise micro-batch × accumulation stays",
     )
-    search.add_argument(
-        "--keep-loss",
-        type=types.share_between(0, 1),
+    option(
+        search,
+        "--keep-loss SHARE",
+        "how much higher than the baseline's the loss may be, after the same samples (default 1%%)",
+        types.share_between(0, 1),
         default=KEEP_LOSS,
-        metavar="SHARE",
-        help="how much higher than the baseline's the loss may be, after the same samples "
-        "(default 1%%)",
     )
-    search.add_argument(
-        "--new", action="store_true", help="start over, even if this search can be continued"
-    )
+    flag(search, "--new", "start over, even if this search can be continued")
     card = parser.add_argument_group("the GPU")
-    card.add_argument(
-        "--gpu",
-        type=types.whole_between(0, 1023),
-        metavar="N",
-        help="train on this GPU of the host",
-    )
-    card.add_argument(
-        "--capacity",
-        type=types.size_of_at_least(64 * MIB),
-        metavar="SIZE",
-        help="memory that a training may reserve, such as 24GiB (default: what the GPU has free)",
+    option(card, "--gpu N", "train on this GPU of the host", types.whole_between(0, 1023))
+    option(
+        card,
+        "--capacity SIZE",
+        "memory that a training may reserve, such as 24GiB (default: what the GPU has free)",
+        types.size_of_at_least(64 * MIB),
     )
     lab_devices.add_share(card)
     cost = parser.add_argument_group("cost")
-    cost.add_argument(
-        "--price",
-        type=types.number_between(0, 1e6),
-        metavar="MONEY",
-        help="the price of an hour of this machine: the result then says what training costs",
+    option(
+        cost,
+        "--price MONEY",
+        "the price of an hour of this machine: the result then says what training costs",
+        types.number_between(0, 1e6),
     )
-    cost.add_argument(
-        "--samples",
-        type=types.whole_between(1, 10**15),
+    option(
+        cost,
+        "--samples N",
+        f"give the cost of this many samples (default {COST_SAMPLES:,})",
+        types.whole_between(1, 10**15),
         default=COST_SAMPLES,
-        metavar="N",
-        help=f"give the cost of this many samples (default {COST_SAMPLES:,})",
     )
     out = parser.add_argument_group("output")
-    out.add_argument("--json", action="store_true", help="a JSON document instead of text")
-    out.add_argument("--events", action="store_true", help=argparse.SUPPRESS)  # for the TUI
-    out.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="also write the JSON document to this file",
-    )
+    flag(out, "--json", "a JSON document instead of text")
+    flag(out, "--events", argparse.SUPPRESS)  # for the TUI
+    option(out, "-o --output FILE", "also write the JSON document to this file", Path)
     add_toggles(parser)
 
 

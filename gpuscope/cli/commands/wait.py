@@ -21,7 +21,7 @@ from ...model.job_ends import has_ended, is_out_of_sight
 from ...text.units import MIB, age_text, bytes_text, duration_text, window_text
 from ...wire.clean import clean
 from .. import remote
-from ..args import seconds_between, size_of_at_least, whole_between
+from ..args import flag, option, seconds_between, size_of_at_least, whole_between
 
 if TYPE_CHECKING:
     from ...store.source import Source
@@ -47,34 +47,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: this machine)"
     )
     parser.add_argument("target", nargs="?", metavar="TARGET", help=where)
-    parser.add_argument(
-        "--free",
-        type=size_of_at_least(MIB),
-        metavar="SIZE",
-        help="wait until a GPU has this much free: 40GiB, 500MiB",
+    option(
+        parser,
+        "--free SIZE",
+        "wait until a GPU has this much free: 40GiB, 500MiB",
+        size_of_at_least(MIB),
     )
-    parser.add_argument(
-        "--gpus",
-        type=whole_between(1, 1024),
+    option(
+        parser,
+        "--gpus N",
+        "with --free: how many GPUs must have it (default 1)",
+        whole_between(1, 1024),
         default=1,
-        metavar="N",
-        help="with --free: how many GPUs must have it (default 1)",
     )
-    parser.add_argument(
+    flag(
+        parser,
         "--slower",
-        action="store_true",
-        help="also return when its steps become slower and stay so (exit code 12); to know this "
+        "also return when its steps become slower and stay so (exit code 12); to know this "
         "takes 90 s of steps at least",
     )
-    parser.add_argument(
-        "--timeout",
-        type=seconds_between(0.1, 365 * 86400.0),
-        metavar="SECONDS",
-        help="give up after this long (exit code 124)",
+    option(
+        parser,
+        "--timeout SECONDS",
+        "give up after this long (exit code 124)",
+        seconds_between(0.1, 365 * 86400.0),
     )
-    parser.add_argument(
-        "--quiet", action="store_true", help="print only errors, and with --free the GPU indices"
-    )
+    flag(parser, "--quiet", "print only errors, and with --free the GPU indices")
     remote.add_arguments(parser)
 
 

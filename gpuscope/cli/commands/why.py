@@ -24,7 +24,7 @@ from ...model.time_ledger import JUDGED_SECONDS
 from ...text.units import window_text
 from ...wire.clean import clean
 from .. import remote
-from ..args import seconds_between
+from ..args import flag, option, seconds_between
 from ..progress_line import ProgressLine
 
 if TYPE_CHECKING:
@@ -73,20 +73,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "[USER@]HOST:PID, USER@HOST, a black box or a recording. Default: the only job here"
     )
     parser.add_argument("target", nargs="?", metavar="TARGET", help=where)
-    parser.add_argument("--json", action="store_true", help="a JSON document instead of text")
-    parser.add_argument(
+    flag(parser, "--json", "a JSON document instead of text")
+    flag(
+        parser,
         "--no-look",
-        action="store_true",
-        help="answer at once from what is known. Otherwise the probe samples faster for "
+        "answer at once from what is known. Otherwise the probe samples faster for "
         f"{LOOK_SECONDS:g} s, traces the GPU (which costs the training up to about 0.15 s, once) "
         "and counts the FLOPs of a step (which makes one step longer)",
     )
-    parser.add_argument(
-        "--window",
-        type=seconds_between(60.0, 3600.0),
+    option(
+        parser,
+        "--window SECONDS",
+        f"how far to look back (default {JUDGED_SECONDS:g})",
+        seconds_between(60.0, 3600.0),
         default=JUDGED_SECONDS,
-        metavar="SECONDS",
-        help=f"how far to look back (default {JUDGED_SECONDS:g})",
     )
     remote.add_arguments(parser)
 

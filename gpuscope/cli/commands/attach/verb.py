@@ -16,7 +16,7 @@ from ....errors import UsageError, UserError
 from ....exit_status import ExitStatus
 from ....text.units import duration_text
 from ... import output, remote
-from ...args import add_theme, driver_timeout
+from ...args import add_theme, driver_timeout, flag, option
 from ...remote import Target
 from . import inject as attach_inject
 
@@ -31,72 +31,39 @@ TARGETS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=TARGETS)
-    parser.add_argument(
-        "--hosts",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="one target per line (repeatable)",
-    )
-    parser.add_argument(
-        "-l",
-        "--selector",
-        metavar="app=NAME",
-        help="every running pod with this Kubernetes label",
-    )
-    parser.add_argument(
-        "-n",
-        "--namespace",
-        default="",
-        metavar="NAME",
-        help="the pods' namespace (default: kubectl's)",
-    )
-    parser.add_argument(
-        "-c",
-        "--container",
-        default="",
-        metavar="NAME",
-        help="the container in each pod",
-    )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="without a target, or with --inject: a JSON document instead of text",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=driver_timeout,
+    option(parser, "--hosts FILE", "one target per line (repeatable)", action="append", default=[])
+    option(parser, "-l --selector app=NAME", "every running pod with this Kubernetes label")
+    option(parser, "-n --namespace NAME", "the pods' namespace (default: kubectl's)", default="")
+    option(parser, "-c --container NAME", "the container in each pod", default="")
+    flag(parser, "--json", "without a target, or with --inject: a JSON document instead of text")
+    option(
+        parser,
+        "--timeout SECONDS",
+        "without a target: the longest wait for the driver (default 5)",
+        driver_timeout,
         default=5.0,
-        metavar="SECONDS",
-        help="without a target: the longest wait for the driver (default 5)",
     )
-    parser.add_argument(
-        "--inject",
+    option(
+        parser,
+        "--inject METHOD",
+        "attach a probe to each PID that has none, by auto (default), pep768 or ptrace. Asks "
+        "first, and shows the overhead",
         nargs="?",
         const="auto",
         choices=("auto", "pep768", "ptrace"),
-        metavar="METHOD",
-        help="attach a probe to each PID that has none, by auto (default), pep768 or ptrace. Asks "
-        "first, and shows the overhead",
     )
-    parser.add_argument(
+    flag(
+        parser,
         "--this-pid",
-        action="store_true",
-        help="with --inject or --detach: exactly this process, even if it is a launcher (torchrun, "
+        "with --inject or --detach: exactly this process, even if it is a launcher (torchrun, "
         "accelerate), instead of the ranks that it started",
     )
-    parser.add_argument(
-        "--detach",
-        action="store_true",
-        help="remove an injected probe from each PID. Asks first",
-    )
-    parser.add_argument("--yes", action="store_true", help="with --inject or --detach: do not ask")
-    parser.add_argument(
-        "--readonly", action="store_true", help="read only: no signal, attach or snapshot"
-    )
+    flag(parser, "--detach", "remove an injected probe from each PID. Asks first")
+    flag(parser, "--yes", "with --inject or --detach: do not ask")
+    flag(parser, "--readonly", "read only: no signal, attach or snapshot")
     add_theme(parser)
     # The error belongs to gpuscope itself, whose help describes the target.
-    parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
+    flag(parser, "--debug", argparse.SUPPRESS)
     remote.add_arguments(parser, explained=True)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from ... import cuda_order, output, remote
 from ... import watch as cli_watch
+from ...args import flag
 from ...local_look import LocalLook, look
 from .document import document, find_problems
 from .text import text
@@ -17,11 +18,7 @@ from .text import text
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", nargs="?", metavar="TARGET", help=remote.WHERE)
-    parser.add_argument(
-        "--holders",
-        action="store_true",
-        help="also list which processes have each GPU open (/proc/*/fd)",
-    )
+    flag(parser, "--holders", "also list which processes have each GPU open (/proc/*/fd)")
     cli_watch.add_argument(parser, "GPU", " or until a GPU is lost")
     output.add_arguments(parser)
     remote.add_arguments(parser)

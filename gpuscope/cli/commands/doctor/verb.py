@@ -17,6 +17,7 @@ from ....exit_status import FAIL_ON, ExitStatus
 from ....missing_file import MissingFile, is_missing_file
 from ....wire.clean import clean
 from ... import output, remote
+from ...args import flag, option
 from . import targets as doctor_targets
 
 if TYPE_CHECKING:
@@ -41,31 +42,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the lowest severity that sets the exit code: warning (exit code 1) or problem (2) "
         "(default: warning)",
     )
-    parser.add_argument(
-        "--torch",
-        action="store_true",
-        help="also import torch in a child process, and ask it (10 s at most)",
-    )
-    parser.add_argument(
-        "--predict",
-        metavar="'WORDS'",
-        help="for findings about memory: predict what each fix would free for this model, which "
+    flag(parser, "--torch", "also import torch in a child process, and ask it (10 s at most)")
+    option(
+        parser,
+        "--predict 'WORDS'",
+        "for findings about memory: predict what each fix would free for this model, which "
         "is named as for gpuscope predict",
     )
-    parser.add_argument(
-        "--symptom",
-        metavar="'WORDS'",
-        help="what goes wrong, in your own words: 'loss is nan after 200 steps in fp16'. With or "
+    option(
+        parser,
+        "--symptom 'WORDS'",
+        "what goes wrong, in your own words: 'loss is nan after 200 steps in fp16'. With or "
         "without a TARGET",
     )
-    parser.add_argument(
-        "--bundle", metavar="FILE", help="also write a redacted .zip to share when you ask for help"
-    )
-    parser.add_argument("--list", action="store_true", help="list every known pitfall")
-    parser.add_argument(
-        "--explain",
-        metavar="ID",
-        help="explain one pitfall: its symptoms, its fixes, and when not to apply them; for words "
+    option(parser, "--bundle FILE", "also write a redacted .zip to share when you ask for help")
+    flag(parser, "--list", "list every known pitfall")
+    option(
+        parser,
+        "--explain ID",
+        "explain one pitfall: its symptoms, its fixes, and when not to apply them; for words "
         "such as oom, slow or hang, list the pitfalls that have them",
     )
 

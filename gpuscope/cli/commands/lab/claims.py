@@ -18,53 +18,38 @@ from ....lab.launch import find_python
 from ....process import atomic_file
 from ....text.units import count_text, duration_text
 from ... import args as types
+from ...args import flag, option
 
 FORMATS = ("text", "md", "json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--only",
-        metavar="ID,…",
-        type=_claims,
-        default=CLAIMS,
-        help="only these claims: " + ", ".join(BY_ID),
-    )
+    option(parser, "--only ID,…", "only these claims: " + ", ".join(BY_ID), _claims, default=CLAIMS)
     parser.add_argument(
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to measure"
     )
-    parser.add_argument(
-        "--repeats",
-        type=types.whole_between(2, 100),
-        metavar="N",
-        help=f"repeats of each figure, 2 to 100 (default {REPEATS})",
+    option(
+        parser,
+        "--repeats N",
+        f"repeats of each figure, 2 to 100 (default {REPEATS})",
+        types.whole_between(2, 100),
     )
-    parser.add_argument(
-        "--quick", action="store_true", help=f"only {QUICK_REPEATS} repeats, so wider intervals"
-    )
-    limit = parser.add_argument(
-        "--timeout",
-        type=types.seconds_between(1, 86_400),
-        metavar="SECONDS",
+    flag(parser, "--quick", f"only {QUICK_REPEATS} repeats, so wider intervals")
+    limit = option(
+        parser,
+        "--timeout SECONDS",
+        f"give up on a claim after this long (default {LIMIT_SECONDS:g})",
+        types.seconds_between(1, 86_400),
         default=LIMIT_SECONDS,
-        help=f"give up on a claim after this long (default {LIMIT_SECONDS:g})",
     )
     types.former_names(parser, limit, "--limit")
-    parser.add_argument(
-        "--list",
-        action="store_true",
-        help="list the claims and their thresholds, and measure nothing",
-    )
+    flag(parser, "--list", "list the claims and their thresholds, and measure nothing")
     parser.add_argument(
         "--format", choices=FORMATS, default="text", help="how to print the results"
     )
-    parser.add_argument("--json", action="store_true", help="the same as --format json")
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="also write the results to this file, after each claim",
+    flag(parser, "--json", "the same as --format json")
+    option(
+        parser, "-o --output FILE", "also write the results to this file, after each claim", Path
     )
 
 

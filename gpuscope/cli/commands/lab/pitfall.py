@@ -16,6 +16,7 @@ from ....exit_status import ExitStatus
 from ....lab.launch import find_python
 from ....lab.pitfalls import PitfallScripts, find, load
 from ....process import child
+from ...args import flag
 
 ASK_SECONDS = 60.0
 """Seconds allowed for importing torch, which may be on a slow disk."""
@@ -24,8 +25,8 @@ ASK_SECONDS = 60.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     name = "the pitfall to run, by its name here or in the doctor (default: list all)"
     parser.add_argument("name", nargs="?", metavar="NAME", help=name)
-    parser.add_argument("--cured", action="store_true", help="run the same training with the fix")
-    parser.add_argument("--json", action="store_true", help="print the list as one JSON document")
+    flag(parser, "--cured", "run the same training with the fix")
+    flag(parser, "--json", "print the list as one JSON document")
     what = (
         "everything after it goes to the script:  NAME --args --steps 100     (NAME --args "
         "--help: its options)"

@@ -26,6 +26,7 @@ from ....text.units import DASH
 from ....wire.clean import clean
 from ... import args as types
 from ... import output
+from ...args import option
 from ...main import sentence
 from .sweep import rendered
 
@@ -75,11 +76,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     comparing.add_argument("sides", nargs="+", metavar="A B", help="compare each B with A")
-    comparing.add_argument(
-        "--samples-per-step",
-        type=types.whole_between(1, MAX_NUMBER),
-        metavar="N",
-        help="for recordings, so that samples/s and the loss at equal samples can be compared",
+    option(
+        comparing,
+        "--samples-per-step N",
+        "for recordings, so that samples/s and the loss at equal samples can be compared",
+        types.whole_between(1, MAX_NUMBER),
     )
     exporting = add("export")
     an_id = types.whole_between(1, MAX_NUMBER)
@@ -90,13 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     exporting.add_argument(
         "--format", choices=tables.FORMATS, help="default: by the name of FILE, else md"
     )
-    exporting.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="the file to write (default: standard output)",
-    )
+    option(exporting, "-o --output FILE", "the file to write (default: standard output)", Path)
     removing = add("remove")
     removing.add_argument("ids", nargs="*", type=an_id, metavar="ID", help="remove these runs")
     removing.add_argument("--group", help="remove all runs of this sweep")
@@ -104,13 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     # Options before the action must not be overwritten by the defaults of the action's parser.
     many = types.whole_between(1, MAX_NUMBER)
     for one, default in ((parser, LISTED), (listing, argparse.SUPPRESS)):
-        one.add_argument(
-            "--limit",
-            type=many,
-            metavar="N",
-            default=default,
-            help=f"show this many (default {LISTED})",
-        )
+        option(one, "--limit N", f"show this many (default {LISTED})", many, default=default)
     for one, off in (
         (parser, False),
         *((one, argparse.SUPPRESS) for one in (listing, showing, comparing)),

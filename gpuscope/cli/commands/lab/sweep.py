@@ -49,6 +49,7 @@ from ....text.units import age_text, pace_text
 from ....wire.clean import clean, clean_lines
 from ... import args as types
 from ... import output as cli_output
+from ...args import flag, option
 from ...progress_line import ProgressLine
 from . import devices as lab_devices
 
@@ -59,58 +60,47 @@ DRAW_SECONDS = 0.2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     matrix = parser.add_argument_group("matrix")
-    matrix.add_argument(
-        "--vary",
+    option(
+        matrix,
+        "--vary SETTING=A,B,…",
+        "try each of these values; repeat it for other settings: every combination is run",
         action="append",
         default=[],
-        metavar="SETTING=A,B,…",
-        help="try each of these values; repeat it for other settings: every combination is run",
     )
-    matrix.add_argument(
-        "--matrix",
-        type=Path,
-        metavar="FILE",
-        help="read the settings from a TOML file with [base], [vary], [[cell]], repeats",
+    option(
+        matrix,
+        "--matrix FILE",
+        "read the settings from a TOML file with [base], [vary], [[cell]], repeats",
+        Path,
     )
-    matrix.add_argument(
-        "--repeats",
-        type=types.whole_between(1, MAX_REPEATS),
-        metavar="N",
-        help=f"runs of each configuration, interleaved (default {REPEATS}; 2 or more show the "
-        f"spread)",
+    option(
+        matrix,
+        "--repeats N",
+        f"runs of each configuration, interleaved (default {REPEATS}; 2 or more show the spread)",
+        types.whole_between(1, MAX_REPEATS),
     )
     # Options without a help text are rarely needed. The output of a sweep names them where they
     # help.
     going = parser.add_argument_group("resuming")
-    going.add_argument(
-        "--resume", metavar="GROUP", help="continue a sweep that was stopped or killed"
-    )
-    going.add_argument("--new", action="store_true", help=argparse.SUPPRESS)
-    going.add_argument("--retry-failed", action="store_true", help=argparse.SUPPRESS)
+    option(going, "--resume GROUP", "continue a sweep that was stopped or killed")
+    flag(going, "--new", argparse.SUPPRESS)
+    flag(going, "--retry-failed", argparse.SUPPRESS)
     lab_devices.add_share(going)
-    limit = going.add_argument(
-        "--timeout",
-        type=types.seconds_between(1, MAX_LIMIT_SECONDS),
+    limit = option(
+        going,
+        "--timeout SECONDS",
+        argparse.SUPPRESS,
+        types.seconds_between(1, MAX_LIMIT_SECONDS),
         default=LIMIT_SECONDS,
-        metavar="SECONDS",
-        help=argparse.SUPPRESS,
     )
     types.former_names(going, limit, "--limit")
     output = parser.add_argument_group("output")
     output.add_argument("--format", choices=tables.FORMATS, help=argparse.SUPPRESS)
-    output.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="also write the table to this file: .md, .csv or .json",
+    option(
+        output, "-o --output FILE", "also write the table to this file: .md, .csv or .json", Path
     )
-    output.add_argument("--json", action="store_true", help="a JSON document instead of text")
-    output.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="list what would run and what cannot run; run nothing",
-    )
+    flag(output, "--json", "a JSON document instead of text")
+    flag(output, "--dry-run", "list what would run and what cannot run; run nothing")
     add_toggles(parser)
 
 

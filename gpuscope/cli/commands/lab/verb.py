@@ -13,7 +13,7 @@ from ....lab.config import LabConfig, add_toggles
 from ....lab.launch import LabRun, run_blocking
 from ....lab.run_series import document_of
 from ....store.view import HostView
-from ...args import add_theme
+from ...args import add_theme, flag
 from . import devices as lab_devices
 from .text import WorkerProgress, in_words
 
@@ -25,20 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_theme(parser)
     lab_devices.add_share(parser)
     output = parser.add_argument_group("output")
-    output.add_argument(
-        "--headless", action="store_true", help="train without the TUI; progress goes to stderr"
-    )
-    output.add_argument(
-        "--json", action="store_true", help="headless; print one JSON document at the end"
-    )
-    output.add_argument(
-        "--predict", action="store_true", help="headless: also predict the peak memory on a GPU"
-    )
-    output.add_argument(
-        "--no-ledger",
-        action="store_true",
-        help="do not save the run in the ledger (gpuscope lab runs)",
-    )
+    flag(output, "--headless", "train without the TUI; progress goes to stderr")
+    flag(output, "--json", "headless; print one JSON document at the end")
+    flag(output, "--predict", "headless: also predict the peak memory on a GPU")
+    flag(output, "--no-ledger", "do not save the run in the ledger (gpuscope lab runs)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from ....missing_file import MissingFile, is_missing_file
 from ....predict.from_switches import TOGGLES
 from ....text.units import MIB
 from ... import output
-from ...args import former_names, seconds_between, size_of_at_least, whole_between
+from ...args import flag, former_names, option, seconds_between, size_of_at_least, whole_between
 from ...progress_line import ProgressLine
 
 if TYPE_CHECKING:
@@ -57,31 +57,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "or a recording or a trainer's PID, to start from the peak that was measured there",
     )
     model = parser.add_argument_group("the model")
-    model.add_argument(
-        "--model", metavar="MODEL", help=f"a model of the Lab: {BY_NAME['model'].takes}"
+    option(model, "--model MODEL", f"a model of the Lab: {BY_NAME['model'].takes}")
+    option(
+        model,
+        "--hf-config PATH",
+        "a model of transformers: its config.json, or the folder that contains it",
     )
-    model.add_argument(
-        "--hf-config",
-        metavar="PATH",
-        help="a model of transformers: its config.json, or the folder that contains it",
+    option(model, "--task TASK", f"the task to train for: {', '.join(TASKS)}")
+    option(
+        model, "--sequence N", "tokens in a sample (transformers)", whole_between(1, (1 << 24) - 1)
     )
-    model.add_argument("--task", metavar="TASK", help=f"the task to train for: {', '.join(TASKS)}")
-    model.add_argument(
-        "--sequence",
-        type=whole_between(1, (1 << 24) - 1),
-        metavar="N",
-        help="tokens in a sample (transformers)",
+    option(
+        model,
+        "--resolution N",
+        "pixels on each side of an image (torchvision, transformers)",
+        whole_between(1, (1 << 24) - 1),
     )
-    model.add_argument(
-        "--resolution",
-        type=whole_between(1, (1 << 24) - 1),
-        metavar="N",
-        help="pixels on each side of an image (torchvision, transformers)",
-    )
-    model.add_argument(
-        "--lora",
-        metavar="r=N,…",
-        help="with --hf-config: train LoRA adapters of rank r, the other weights frozen: "
+    option(
+        model,
+        "--lora r=N,…",
+        "with --hf-config: train LoRA adapters of rank r, the other weights frozen: "
         "r=16,dropout=0.05,targets=q_proj+v_proj (default: targets=all, every linear layer)",
     )
     model.add_argument(
@@ -89,26 +84,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=LAYOUTS,
         help="with --lora or --serve: quantize the frozen weights, as bitsandbytes does",
     )
-    model.add_argument(
-        "--serve",
-        metavar="batch=N,…",
-        help="with --hf-config: predict for generating text instead of training. batch is the "
+    option(
+        model,
+        "--serve batch=N,…",
+        "with --hf-config: predict for generating text instead of training. batch is the "
         "number of sequences at a time, context the tokens in each of them (prompt and answer), "
         "new the tokens that are generated: batch=8,context=4096,new=256 "
         f"(default: batch=1,context={CONTEXT},new={NEW_TOKENS})",
     )
     card = parser.add_argument_group("the GPU it must fit on")
-    card.add_argument(
-        "--gpu",
-        metavar="NAME|INDEX",
-        help="the name of a GPU (h200, a100-80, 4090 …), or the index of one in this machine "
+    option(
+        card,
+        "--gpu NAME|INDEX",
+        "the name of a GPU (h200, a100-80, 4090 …), or the index of one in this machine "
         "(default: its first)",
     )
-    card.add_argument(
-        "--capacity",
-        type=size_of_at_least(64 * MIB),
-        metavar="SIZE",
-        help="instead of --gpu: the GPU's total memory, such as 24GiB",
+    option(
+        card,
+        "--capacity SIZE",
+        "instead of --gpu: the GPU's total memory, such as 24GiB",
+        size_of_at_least(64 * MIB),
     )
     computed = parser.add_argument_group("what to compute")
     computed.add_argument(
@@ -117,27 +112,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=False,
         help="also predict how much memory each possible fix would free",
     )
-    computed.add_argument(
-        "--largest-batch", action="store_true", help="also find the largest batch that fits"
-    )
-    computed.add_argument(
+    flag(computed, "--largest-batch", "also find the largest batch that fits")
+    flag(
+        computed,
         "--largest-context",
-        action="store_true",
-        help="with --serve: also find the longest context that fits with this batch",
+        "with --serve: also find the longest context that fits with this batch",
     )
-    computed.add_argument("--json", action="store_true", help="a JSON document instead of text")
-    limit = computed.add_argument(
-        "--timeout",
-        type=seconds_between(1, 86400),
+    flag(computed, "--json", "a JSON document instead of text")
+    limit = option(
+        computed,
+        "--timeout SECONDS",
+        f"give up after this long (default {SECONDS:g})",
+        seconds_between(1, 86400),
         default=SECONDS,
-        metavar="SECONDS",
-        help=f"give up after this long (default {SECONDS:g})",
     )
     former_names(computed, limit, "--seconds")
-    computed.add_argument(
+    flag(
+        computed,
         "--measure",
-        action="store_true",
-        help="instead of a prediction: measure how much memory a CUDA context takes on this "
+        "instead of a prediction: measure how much memory a CUDA context takes on this "
         "machine's GPU, which makes later predictions more exact",
     )
     groups = help_groups(parser)
@@ -159,11 +152,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             )
         else:
             toggles.add_argument(toggle.flag, metavar="VALUE" if toggle.choices else "N", help=text)
-    groups["memory"].add_argument(
-        "--checkpoint-every",
-        type=whole_between(1, (1 << 24) - 1),
-        metavar="K",
-        help="with --checkpoint: keep the activations of every Kth block only",
+    option(
+        groups["memory"],
+        "--checkpoint-every K",
+        "with --checkpoint: keep the activations of every Kth block only",
+        whole_between(1, (1 << 24) - 1),
     )
     groups["parallel"].add_argument(
         "--parallel",
@@ -171,10 +164,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="none",
         help="how the ranks of --nproc share the model (default: none)",
     )
-    groups["parallel"].add_argument(
-        "--deepspeed",
-        metavar="FILE",
-        help="instead of --parallel: a DeepSpeed config (JSON); the prediction is for one of the "
+    option(
+        groups["parallel"],
+        "--deepspeed FILE",
+        "instead of --parallel: a DeepSpeed config (JSON); the prediction is for one of the "
         "ranks of --nproc",
     )
 

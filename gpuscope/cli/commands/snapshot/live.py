@@ -19,7 +19,7 @@ from ....errors import UsageError, UserError
 from ....exit_status import ExitStatus
 from ....text.units import bytes_text, duration_text, percent_text
 from ... import remote
-from ...args import whole_between
+from ...args import flag, option, whole_between
 from ...progress_line import ProgressLine
 
 if TYPE_CHECKING:
@@ -38,25 +38,19 @@ class NotTaken(UserError):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options that only make sense for a running trainer."""
     group = parser.add_argument_group("for a PID")
-    group.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="the file to write (default: one in your data folder)",
-    )
-    group.add_argument("--force", action="store_true", help="replace the file if it exists")
-    group.add_argument(
-        "--history",
-        type=whole_between(0, 10_000_000),
-        metavar="N",
-        help="instead of a snapshot: let torch record the last N allocations with their stacks "
+    option(group, "-o --output FILE", "the file to write (default: one in your data folder)", Path)
+    flag(group, "--force", "replace the file if it exists")
+    option(
+        group,
+        "--history N",
+        "instead of a snapshot: let torch record the last N allocations with their stacks "
         "from now on; 0 stops it",
+        whole_between(0, 10_000_000),
     )
-    group.add_argument(
+    flag(
+        group,
         "--trial",
-        action="store_true",
-        help=f"with --history: only measure its overhead, over {TRIAL_STEPS} steps without it and "
+        f"with --history: only measure its overhead, over {TRIAL_STEPS} steps without it and "
         f"{TRIAL_STEPS} with it",
     )
 

@@ -22,7 +22,7 @@ from ....text.units import percent_text
 from ....wire.clean import clean
 from ....wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
 from ... import output, remote
-from ...args import add_theme, seconds_between, size_of_at_least, whole_between
+from ...args import add_theme, flag, option, seconds_between, size_of_at_least, whole_between
 from ...progress_line import ProgressLine
 from . import live as snapshot_live
 from . import what_if as snapshot_what_if
@@ -52,40 +52,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE2",
         help="a later snapshot: show what grew since FILE, by stack",
     )
-    parser.add_argument("--json", action="store_true", help="a JSON document instead of text")
-    parser.add_argument("--text", action="store_true", help="print text, on a terminal too")
+    flag(parser, "--json", "a JSON document instead of text")
+    flag(parser, "--text", "print text, on a terminal too")
     group = parser.add_argument_group("for a FILE")
     add_theme(group)
-    group.add_argument(
-        "--device",
-        type=whole_between(0, 9999),
-        metavar="N",
-        help="only cuda:N",
-    )
-    group.add_argument(
-        "--top",
-        type=whole_between(1, MAX_TOP),
+    option(group, "--device N", "only cuda:N", whole_between(0, 9999))
+    option(
+        group,
+        "--top N",
+        f"stacks in each list (default {TOP})",
+        whole_between(1, MAX_TOP),
         default=TOP,
-        metavar="N",
-        help=f"stacks in each list (default {TOP})",
     )
     moment = (
         "show what was allocated at this moment: peak, oom, start, end, 50%%, 12.5s or the number "
         "of an entry; A..B: what was allocated after A and is still allocated at B"
     )
-    group.add_argument("--at", metavar="MOMENT", help=moment)
-    group.add_argument(
-        "--memory-limit",
-        type=size_of_at_least(FLOOR_BYTES),
-        metavar="SIZE",
-        help="how much memory reading the file may take, such as 4GiB (default: depends on the "
+    option(group, "--at MOMENT", moment)
+    option(
+        group,
+        "--memory-limit SIZE",
+        "how much memory reading the file may take, such as 4GiB (default: depends on the "
         "file's size, at most half of the free memory)",
+        size_of_at_least(FLOOR_BYTES),
     )
-    group.add_argument(
-        "--timeout",
-        type=seconds_between(1, MAX_SECONDS),
-        metavar="SECONDS",
-        help="stop reading after this long (default: depends on the file's size)",
+    option(
+        group,
+        "--timeout SECONDS",
+        "stop reading after this long (default: depends on the file's size)",
+        seconds_between(1, MAX_SECONDS),
     )
     snapshot_what_if.add_arguments(group)
     snapshot_live.add_arguments(parser)

@@ -15,7 +15,7 @@ from ....text.width import wrap
 from ....wire.clean import clean
 from ....wire.frames import NOT_SUPPORTED, Unknown
 from ... import output
-from ...args import size_of_at_least
+from ...args import option, size_of_at_least
 
 if TYPE_CHECKING:
     from ....model.allocator_settings import AllocatorSettings
@@ -28,20 +28,20 @@ _EXITS = {"too_close": ExitStatus.WARNINGS, "does_not_fit": ExitStatus.PROBLEMS}
 
 
 def add_arguments(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--what-if",
-        metavar="SETTINGS",
-        type=_settings,
-        help="replay the recorded allocations with other allocator settings, such as "
+    option(
+        group,
+        "--what-if SETTINGS",
+        "replay the recorded allocations with other allocator settings, such as "
         "expandable_segments:True (as in PYTORCH_ALLOC_CONF; '' for torch's defaults): how much "
         "torch would reserve, and whether it would fit",
+        _settings,
     )
-    group.add_argument(
-        "--capacity",
-        type=size_of_at_least(MIB),
-        metavar="SIZE",
-        help="with --what-if: how much torch may reserve, such as 24GiB (default: as much as at "
+    option(
+        group,
+        "--capacity SIZE",
+        "with --what-if: how much torch may reserve, such as 24GiB (default: as much as at "
         "the recorded out-of-memory error)",
+        size_of_at_least(MIB),
     )
 
 
