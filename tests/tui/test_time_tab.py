@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -580,6 +581,34 @@ async def test_in_a_hang_no_part_of_the_steps_before_is_marked_as_its_cause():
         row = next(line for line in screen.splitlines() if "▲ rank 1" in line)
         assert "1.79 ms" in row
         assert row.count("▲") == 1
+
+
+@in_loop
+async def test_the_cursor_of_the_ranks_is_on_the_one_that_is_told_of_until_the_user_moves_it():
+    source = ReplaySource(SHIPPED / "h200x2-stall.gsr")
+    source.pause()
+
+    def ranks() -> tuple[str, str]:
+        shown = text(app)
+        told, row = re.search(r"rank (\d) \(pid", shown), re.search(r"▸ \W*rank (\d)", shown)
+        return (told[1], row[1]) if told and row else ("no", "row")
+
+    app = GpuscopeApp(Session(replay=source), "time")
+    async with app.run_test(size=(120, 40)) as pilot:
+        source.seek(40.0)
+        await until(pilot, "00:40/", "Time per step, by rank")
+        pane = app.query_one(TimePane)
+        pane.focus_on(pane._steps)
+        for second in (50.0, 56.0, 60.0, 62.0, 64.0, 76.0):
+            source.seek(second)
+            await until(pilot, f" {int(second) // 60:02}:{int(second) % 60:02}/")
+            app.main.refresh_all()
+            await pilot.pause()
+            told, row = ranks()
+            assert told == row, second
+        await pilot.press("up")
+        app.main.refresh_all()
+        await until(pilot, "▸ ◆ rank 0", "rank 1 (pid")
 
 
 @in_loop

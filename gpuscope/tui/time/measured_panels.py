@@ -55,6 +55,8 @@ class MeasuredPanels(TimePanels):
     """How to get a probe into a trainer, where none has one."""
     _steps_known = False
     """Whether there is a step time to draw."""
+    _browsed: LiveTable | None = None
+    """The list in which the user has moved the cursor since a rank was chosen."""
 
     def _show_measured(
         self,
@@ -84,11 +86,25 @@ class MeasuredPanels(TimePanels):
         self._steps.show_columns(rank_columns(rows))
         self._steps.show(rows)
         set_title(self._steps, "Time per step, by rank" if len(ranks) > 1 else "Its steps")
-        if not self._steps.has_focus:
-            self._steps.move_to(trainer.key)
+        self._point_at(self._steps, trainer.key)
         self._devices, self._drawn_ranks = devices_of(host, ranks), ranks
         self._steps_known = trainer.number("step_seconds") is not None
         self._draw_lines(not split_rows(trainer, glyphs))
+
+    def _point_at(self, ranks: LiveTable, key: str) -> None:
+        """Put the cursor on the rank that is looked at, unless the user has moved it in the list.
+
+        The list may have the keyboard from the start, while another rank turns out to be the one.
+        """
+        if self._browsed is not ranks or not ranks.has_focus:
+            ranks.move_to(key)
+
+    def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
+        event.stop()
+        if event.table is self._clock:
+            self._show_detail()
+        elif event.by_user:
+            self._browsed = event.table
 
     def _show_host(self, host: HostView, head: Sequence[Line]) -> None:
         """Show the load of a host on which no trainer has a probe, and how to get one in."""

@@ -234,8 +234,7 @@ class TimePane(MeasuredPanels):
             self._ranks.show_columns(rank_columns(by_key, odd))
             marks = rank_marks(job, key if not stopped else "", weight, glyphs)
             self._ranks.show(rank_rows(by_key, names, odd, marks))
-            if not self._ranks.has_focus:
-                self._ranks.move_to(trainer.key)
+            self._point_at(self._ranks, trainer.key)
             set_title(self._ranks, "Time per step, by rank")
         else:
             self._ranks.show([])
@@ -432,7 +431,7 @@ class TimePane(MeasuredPanels):
         self._choose(keys[(keys.index(trainer.key) + by) % len(keys)])
 
     def _choose(self, key: str) -> None:
-        self._chosen = key
+        self._chosen, self._browsed = key, None
         host = self.session.host
         if host is not None:
             self.session.selection.choose(*keys_of(host, by_key(host.trainers, key)))
@@ -458,11 +457,6 @@ class TimePane(MeasuredPanels):
             self._findings.open()
         elif self._first.cursor_key:
             self._open(self._first, self._first.cursor_key)
-
-    def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
-        event.stop()
-        if event.table is self._clock:
-            self._show_detail()
 
     def on_live_table_selected(self, event: LiveTable.Selected) -> None:
         event.stop()
