@@ -333,7 +333,7 @@ async def test_a_signal_asks_first_and_goes_with_the_start_time(tmp_path):
         await until(pilot, "9 again: send KILL")
         assert source.asked == []
         await pilot.press("9")
-        await until(pilot, "Sent.")
+        await until(pilot, "Sent. KILL to pid 51120; no program can refuse it")
     assert source.asked == [("signal", {"pid": 51120, "start": 9, "signal": "KILL"})]
     log = (tmp_path / "gpuscope" / "attach.log").read_text()
     assert "signal KILL to pid 51120 (start 9, lin) on node-17: jupyter: sent" in log
@@ -490,7 +490,7 @@ async def test_a_real_process_ends_by_a_real_agent():
             app.open("signal", ProcView(1, "x", {}, None, None, definition, (), None))
             await until(pilot, "Send a signal")
             await pilot.press("T")
-            await until(pilot, "Sent.")
+            await until(pilot, f"Sent. TERM to pid {child.pid}; how it reacts is up to the program")
         session.close()
         assert child.wait(5) == -signal.SIGTERM
     finally:

@@ -48,6 +48,13 @@ SIGNALS = {
     "USR1": "up to the program; without a handler it ends the program",
     "USR2": "up to the program; without a handler it ends the program",
 }
+REACTS = "how it reacts is up to the program"
+NO_CHOICE = {
+    "KILL": "no program can refuse it",
+    "STOP": "no program can refuse it; CONT resumes it",
+    "CONT": "it goes on where it was paused",
+}
+"""What follows of the signals to which a program cannot react in its own way."""
 
 
 def signal_dialog(session: Session, process: ProcView) -> SignalDialog | None:
@@ -252,7 +259,7 @@ class SignalDialog(TextDialog):
             outcome = "sent"
             self._came = [
                 ("Sent. ", "ok"),
-                (f"{name} to pid {d.pid}; how it reacts is up to the program", "text"),
+                (f"{name} to pid {d.pid}; {NO_CHOICE.get(name, REACTS)}", "text"),
             ]
             if name in ENDING:
                 self.session.happened.stopped[d.pid] = f"SIG{name}"
