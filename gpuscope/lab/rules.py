@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from ..text.units import bytes_text, count_text
 from . import metrics
@@ -108,32 +108,38 @@ def _nearest_allowed(verdict: RuleVerdict, facts: RunFacts) -> LabConfig | None:
 
 
 def _judge(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
-    for rule in _RULES:
-        yield from rule(config, facts)
+    for fault in (fault for rule in _RULES for fault in rule(config, facts)):
+        change = fault.change
+        nearest = replace(config, **change) if isinstance(change, dict) else change
+        yield RuleVerdict(fault.level, fault.what, fault.why, nearest)
 
 
-def _refuse(what: str, why: str, config: LabConfig | None, **changes: object) -> RuleVerdict:
-    return RuleVerdict("refuse", what, why, replace(config, **changes) if config else None)  # type: ignore[arg-type]
+class Fault(NamedTuple):
+    """What a rule finds, and the toggles that mend it, or a configuration that does, if any."""
+
+    level: Level
+    what: str
+    why: str
+    change: dict[str, Any] | LabConfig | None
 
 
-def _warn(what: str, why: str, config: LabConfig, **changes: object) -> RuleVerdict:
-    return RuleVerdict("warn", what, why, replace(config, **changes))  # type: ignore[arg-type]
+def _refuse(what: str, why: str, **change: object) -> Fault:
+    return Fault("refuse", what, why, change)
+
+
+def _warn(what: str, why: str, **change: object) -> Fault:
+    return Fault("warn", what, why, change)
 
 
 # ── the rules ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _device(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
+def _device(config: LabConfig, facts: RunFacts) -> Iterator[Fault]:
     if config.device == "cuda" and (facts.device_type == "cpu" or facts.gpus == 0):
-        yield _refuse(
-            "The lab cannot train on cuda here.",
-            "torch finds no GPU.",
-            config,
-            device="cpu",
-        )
+        yield _refuse("The lab cannot train on cuda here.", "torch finds no GPU.", device="cpu")
 
 
-def _cuda_only(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
+def _cuda_only(config: LabConfig, facts: RunFacts) -> Iterator[Fault]:
     if facts.device_type != "cpu":
         return
     for name in (
@@ -148,33 +154,29 @@ def _cuda_only(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
             yield _warn(
                 f"{BY_NAME[name].flag} does nothing on a CPU.",
                 "it is for CUDA only.",
-                config,
                 **{name: False},
             )
     if config.compile == "reduce-overhead":
         yield _warn(
             "--compile reduce-overhead is the same as default on a CPU.",
             "it adds only CUDA graphs, and a CPU has none.",
-            config,
             compile="default",
         )
 
 
-def _precision(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
+def _precision(config: LabConfig, facts: RunFacts) -> Iterator[Fault]:
     if facts.device_type == "cpu":
         if config.amp == "fp16" and facts.older(FIRST_CPU_FP16):
             yield _refuse(
                 "fp16 autocast does not work on a CPU here.",
                 f"torch {facts.torch_version} has it for CUDA only; since torch 2.3 it also runs "
                 "on a CPU.",
-                config,
                 amp="bf16",
             )
         elif config.amp == "fp16":
             yield _warn(
                 "fp16 autocast on a CPU is slow.",
                 "it works, but a step takes 10 to 30 times as long; bf16 is fast here.",
-                config,
                 amp="bf16",
             )
         return
@@ -185,28 +187,25 @@ def _precision(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
         yield _warn(
             "bf16 is emulated on this GPU, and slow.",
             f"{name} has no bf16 arithmetic; use fp16 here.",
-            config,
             amp="fp16",
         )
     if config.amp == "fp16" and facts.capability < (7, 0):
         yield _warn(
             "fp16 is no faster on this GPU.",
             f"{name} has no tensor cores; fp16 saves only memory.",
-            config,
             amp="off",
         )
     if config.tf32 and facts.capability < (8, 0):
-        yield _warn("--tf32 does nothing on this GPU.", f"{name} has no TF32.", config, tf32=False)
+        yield _warn("--tf32 does nothing on this GPU.", f"{name} has no TF32.", tf32=False)
 
 
-def _optimizer(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
+def _optimizer(config: LabConfig, facts: RunFacts) -> Iterator[Fault]:
     if config.factory:
         return
     if config.foreach and config.fused:
         yield _refuse(
             "--foreach and --fused exclude each other.",
             "they are two ways to run the optimizer step.",
-            config,
             foreach=None,
         )
     first = FIRST_FUSED[config.optimizer, facts.device_type]
@@ -216,18 +215,16 @@ def _optimizer(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
             f"There is no fused {config.optimizer} here.",
             f"torch {facts.torch_version} is older than {first[0]}.{first[1]}, the first with it "
             f"on {where}.",
-            config,
             fused=None,
         )
 
 
-def _compile(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
+def _compile(config: LabConfig, facts: RunFacts) -> Iterator[Fault]:
     if config.compile == "off":
         if config.fullgraph:
             yield _warn(
                 "--fullgraph does nothing.",
                 "nothing is compiled: --compile is off.",
-                config,
                 fullgraph=False,
             )
         return
@@ -241,7 +238,6 @@ def _compile(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
         yield _refuse(
             "torch.compile cannot build its kernels here.",
             f"it needs {missing}.",
-            config,
             compile="off",
             fullgraph=False,
         )
@@ -250,7 +246,6 @@ def _compile(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
             "torch.compile cannot build its kernels here.",
             f"torch is in a folder with a space in its name ({facts.torch_folder}), which breaks "
             f"the C++ compiler's command line. Use an environment in another folder.",
-            config,
             compile="off",
             fullgraph=False,
         )
@@ -258,7 +253,6 @@ def _compile(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
         yield _refuse(
             "--fullgraph cannot be combined with DDP.",
             "DDP's own forward pass breaks the graph in several places.",
-            config,
             fullgraph=False,
         )
     if config.parallel == "dp" and facts.device_type == "cuda":
@@ -266,12 +260,11 @@ def _compile(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
             "torch.compile and DataParallel cannot be combined.",
             "DataParallel copies the model to each GPU in every step, and the compiled code does "
             "not work for the copies; use DDP.",
-            config,
             parallel="ddp",
         )
 
 
-def _loader(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
+def _loader(config: LabConfig, facts: RunFacts) -> Iterator[Fault]:
     flags = {"workers": None, "pin_memory": False, "non_blocking": False, "prefetch": None}
     given = [BY_NAME[name].flag for name, unset in flags.items() if getattr(config, name) != unset]
     if config.factory:
@@ -279,7 +272,6 @@ def _loader(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
             yield _warn(
                 f"{', '.join(['--loader'] * (config.loader != 'synthetic') + given)} does nothing.",
                 "your own model brings its own data.",
-                config,
                 loader="synthetic",
                 **flags,
             )
@@ -289,7 +281,6 @@ def _loader(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
             yield _warn(
                 f"{', '.join(given)} does nothing.",
                 "there is no DataLoader: --loader synthetic creates its batches on the GPU.",
-                config,
                 loader="workers",
             )
         return
@@ -297,14 +288,12 @@ def _loader(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
         yield _refuse(
             "--prefetch needs workers.",
             "with --workers 0 each batch is loaded on demand.",
-            config,
             prefetch=None,
         )
     if config.non_blocking and not config.pin_memory and facts.device_type == "cuda":
         yield _warn(
             "--non-blocking copies from pageable memory.",
             "such a copy waits for the host; pinned memory lets it overlap with compute.",
-            config,
             pin_memory=True,
         )
     count = processes(config, facts)
@@ -314,30 +303,25 @@ def _loader(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
             "There are more workers than cores.",
             f"{config.workers} workers{f' in each of {count} ranks' if count > 1 else ''} share "
             f"{count_text(facts.cores, 'core')}.",
-            config,
             workers=most,
         )
 
 
-def _fully_sharded(config: LabConfig, _: RunFacts) -> Iterator[RuleVerdict]:
+def _fully_sharded(config: LabConfig, _: RunFacts) -> Iterator[Fault]:
     given = fsdp_given(config)
     if given and config.parallel != "fsdp":
         yield _warn(
             f"{', '.join(BY_NAME[name].flag for name in given)} does nothing.",
             f"--parallel is {config.parallel}, and these say how FSDP2 shards.",
-            config,
             **{name: BY_NAME[name].default for name in given},
         )
 
 
-def _parallel(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
+def _parallel(config: LabConfig, facts: RunFacts) -> Iterator[Fault]:
     if config.parallel == "none":
         if config.nproc is not None:
             yield _warn(
-                "--nproc does nothing.",
-                "--parallel is none: one process trains.",
-                config,
-                nproc=None,
+                "--nproc does nothing.", "--parallel is none: one process trains.", nproc=None
             )
         return
     if config.factory:
@@ -345,7 +329,6 @@ def _parallel(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
             f"Your own model cannot train under --parallel {config.parallel}.",
             "its factory creates the optimizer and the forward pass before the model can be "
             "wrapped.",
-            config,
             parallel="none",
             nproc=None,
         )
@@ -355,7 +338,6 @@ def _parallel(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
         yield _warn(
             "DataParallel does nothing on a CPU.",
             "it is for several GPUs in one process; on a CPU it has no effect.",
-            config,
             parallel="none",
             nproc=None,
         )
@@ -365,18 +347,17 @@ def _parallel(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
         yield _refuse(
             "This torch has no FSDP2.",
             f"torch {facts.torch_version} is older than 2.4.",
-            config,
             parallel="ddp",
         )
 
 
-def _parallel_gpus(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
+def _parallel_gpus(config: LabConfig, facts: RunFacts) -> Iterator[Fault]:
     wanted, there = gpus(config, facts), facts.gpus
     if there is not None and wanted > there > 0:
         what = "process" if config.processes else "GPU"
         why = "each process needs its own GPU" if config.processes else "torch finds no more"
         refused = count_text(wanted, what) + f" on {count_text(there, 'GPU')} cannot be."
-        yield _refuse(refused, f"{why}.", config, nproc=there)
+        yield _refuse(refused, f"{why}.", nproc=there)
     elif wanted == 1 and there is not None and ranks(config, facts) == 1:
         does = {"dp": "splits no batch", "ddp": "reduces nothing", "fsdp": "shards nothing"}[
             config.parallel
@@ -384,7 +365,6 @@ def _parallel_gpus(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
         yield _warn(
             f"--parallel {config.parallel} on one GPU {does}.",
             "there is no other rank to share with.",
-            config,
             parallel="none",
             nproc=None,
         )
@@ -396,12 +376,11 @@ def _parallel_gpus(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
         yield _warn(
             f"{count_text(wanted - config.batch, 'GPU')} will have nothing to do.",
             f"DataParallel splits a micro-batch of {config.batch} among {wanted} GPUs.",
-            config,
             batch=wanted,
         )
 
 
-def _parallel_cpu(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
+def _parallel_cpu(config: LabConfig, facts: RunFacts) -> Iterator[Fault]:
     count = processes(config, facts)
     most = max(8, 4 * facts.cores)
     if count > most and facts.processes is None:
@@ -409,14 +388,12 @@ def _parallel_cpu(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
             f"{count_text(count, 'process')} on {count_text(facts.cores, 'core')} would mostly "
             "wait for each other.",
             f"each loads torch, about 300 MiB; the limit here is {most}.",
-            config,
             nproc=max(2, facts.cores),
         )
     elif count > max(facts.cores, CPU_PROCESSES):
         yield _warn(
             f"{count_text(count, 'process')} share {count_text(facts.cores, 'core')}.",
             "a step takes longer than with fewer; this shows how it works, not how fast it is.",
-            config,
             nproc=max(CPU_PROCESSES, facts.cores),
         )
     elif ranks(config, facts) == 1:
@@ -424,20 +401,18 @@ def _parallel_cpu(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
             f"--parallel {config.parallel} with one process "
             f"{'shards' if config.parallel == 'fsdp' else 'reduces'} nothing.",
             "there is no other rank to share with.",
-            config,
             parallel="none",
             nproc=None,
         )
 
 
-def _own_model(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
+def _own_model(config: LabConfig, facts: RunFacts) -> Iterator[Fault]:
     if not config.factory:
         return
     if config.checkpoint and facts.factory_takes_checkpoint is False:
         yield _refuse(
             f"{config.factory} cannot be checkpointed from outside.",
             "it has no keyword `checkpoint`, and only the model knows where its blocks are.",
-            config,
             checkpoint=False,
         )
     flags = {"optimizer": "adamw", "foreach": None, "fused": None}
@@ -446,19 +421,17 @@ def _own_model(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
         yield _warn(
             f"{', '.join(given)} does nothing.",
             "your own model brings its optimizer.",
-            config,
             optimizer="adamw",
             foreach=None,
             fused=None,
         )
 
 
-def _nothing_to_show(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
+def _nothing_to_show(config: LabConfig, facts: RunFacts) -> Iterator[Fault]:
     if config.cudnn_benchmark and config.deterministic and facts.device_type == "cuda":
         yield _warn(
             "--cudnn-benchmark contradicts --deterministic.",
             "it may pick another algorithm in the next run, and then results differ.",
-            config,
             cudnn_benchmark=False,
         )
     if config.has_convolutions:
@@ -471,12 +444,11 @@ def _nothing_to_show(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict
             yield _warn(
                 f"{BY_NAME[name].flag} does nothing for this model.",
                 "it has no convolutions; use conv.",
-                config,
                 **{name: False},
             )
 
 
-def _memory(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
+def _memory(config: LabConfig, facts: RunFacts) -> Iterator[Fault]:
     if fits(config, facts):
         return
     need, free = (
@@ -491,16 +463,14 @@ def _memory(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
         if facts.device_type == "cuda"
         else "memory"
     )
-    yield RuleVerdict(
-        "refuse",
-        "The model does not fit.",
+    why = (
         f"weights, gradients and optimizer state alone take {bytes_text(need)} of {where}, "
-        f"and {bytes_text(free)} are free.",
-        nearest,
+        f"and {bytes_text(free)} are free."
     )
+    yield Fault("refuse", "The model does not fit.", why, nearest)
 
 
-_RULES: tuple[Callable[[LabConfig, RunFacts], Iterator[RuleVerdict]], ...] = (
+_RULES: tuple[Callable[[LabConfig, RunFacts], Iterator[Fault]], ...] = (
     _device, _parallel, _fully_sharded, _own_model, _precision, _optimizer, _compile, _loader,
     _cuda_only, _nothing_to_show, _memory,
 )  # fmt: skip
