@@ -181,7 +181,7 @@ def cure_of(
 
     ``waiting`` says how much of a step that is, None where it is unknown.
     """
-    room = worker_room(scene.host, trainer, scene.history)
+    room = worker_room(scene.host, trainer, scene.history, waiting)
     fixes, reason = _fixes(scene, trainer, room, waiting)
     warns = starving_warns(scene.host, trainer, share, scene.history)
     saved, by = _saved(room, waiting)

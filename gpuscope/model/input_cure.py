@@ -93,11 +93,15 @@ class WorkerRoom(NamedTuple):
 
     @property
     def _hiding(self) -> int | None:
-        """How many workers load batches as fast as the training uses them, and one to spare."""
+        """How many workers load batches as fast as the training uses them, with one to spare.
+
+        A power of two: both times vary from look to look, and the advice is not to vary with them.
+        """
         if self.waiting is None or self.waiting.step <= self.waiting.wait:
             return None
         rest = self.waiting.step - self.waiting.wait
-        return ceil(min(MOST_WAITING, self.waiting.of_one_thread(self.has) / rest)) + 1
+        needed = ceil(min(MOST_WAITING, self.waiting.of_one_thread(self.has) / rest)) + 1
+        return 1 << (needed - 1).bit_length()
 
     @property
     def enough(self) -> bool:
@@ -111,15 +115,21 @@ class WorkerRoom(NamedTuple):
 
 
 def worker_room(
-    host: HostView, trainer: TrainerView, history: HistoryOf = no_history
+    host: HostView,
+    trainer: TrainerView,
+    history: HistoryOf = no_history,
+    waiting: Waiting | None = None,
 ) -> WorkerRoom:
-    """Return what is known of a rank's loader, and how many workers the CPU cores can run."""
+    """Return what is known of a rank's loader, and how many workers the CPU cores can run.
+
+    ``waiting`` is for how long it waits, as a finding says it; without it, its last steps tell.
+    """
     cores, loader = usable_cores(host, trainer), loader_of(trainer)
     busy, total = _busy_percent(host, history), host.definition.cpu_count
     facts = trainer.minutes[-1] if trainer.minutes else {}
     counted, needs = facts.get("loader_workers"), amount(facts.get("loading_cores"))
     has = counted if isinstance(counted, int) else loader.workers if loader is not None else None
-    waiting, free = _waiting(trainer), 0.0
+    waiting, free = waiting or _waiting(trainer), 0.0
     if cores is not None:
         own = 0 if trainer.definition.cuda else 1  # a training on the CPU computes on one itself
         free = cores - own
