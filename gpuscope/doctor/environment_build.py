@@ -212,9 +212,13 @@ def _architecture(
 
 
 def _wheels(facts: Facts, devices: Sequence[Device]) -> str:
-    """Returns the name of PyTorch's wheel index for these devices and this driver."""
     known = [device.capability for device in devices if device.capability is not None]
-    served = version(facts.driver_cuda)
+    return wheels(facts.driver_cuda, known)
+
+
+def wheels(driver_cuda: str | None, known: Sequence[tuple[int, ...]]) -> str:
+    """Returns the name of PyTorch's wheel index for a driver, and for the capabilities of GPUs."""
+    served = version(driver_cuda)
     if known and min(known) < (7, 5):
         return "cu126"  # the last builds that contain code for Maxwell, Pascal and Volta
     if served and served[0] < 12:

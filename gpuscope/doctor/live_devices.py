@@ -12,6 +12,8 @@ from ..model.stalls import is_stalled
 from ..store.view import AllocView, JobView
 from ..text.units import GIB, MIB, bytes_text, duration_text, percent_text
 from ..wire.frames import NOT_SUPPORTED, Unknown
+from .environment_build import wheels
+from .environment_facts import version
 from .finding import Confidence, Evidence
 from .live_scene import WORDINGS, Findings, LiveScene, living, place, warmed_up
 
@@ -198,7 +200,8 @@ def on_the_cpu(scene: LiveScene, job: JobView) -> Findings:
         if on_cpu < SMALL_MODEL and not slow:
             continue
         wants_cuda = trainer.definition.cuda or slow
-        version = trainer.definition.torch_version or ""
+        built = trainer.definition.torch_version or ""
+        no_cuda = built.endswith("+cpu")
         evidence = [
             Evidence(f"{bytes_text(on_cpu)} of parameters on the CPU, none on a GPU", "probe")
         ]
@@ -212,18 +215,16 @@ def on_the_cpu(scene: LiveScene, job: JobView) -> Findings:
                     "nvml",
                 )
             )
-        if version.endswith("+cpu"):
-            evidence.append(Evidence(f"torch {version}: a build without CUDA", "probe"))
-            name = "live.cpu_build"
-        else:
-            name = "live.model_on_cpu"
         cuda = "initialised" if trainer.definition.cuda else "never used"
         pace = f", a step takes {duration_text(step)}" if step is not None else ""
         evidence.append(Evidence(f"CUDA is {cuda} in this process{pace}", "probe"))
+        present = [version(d.definition.compute_capability) for d in scene.host.devices]
+        served = scene.host.definition.cuda_driver_version
         yield WORDINGS.finding(
-            name,
-            severity="warning" if wants_cuda or version.endswith("+cpu") else "info",
-            confidence="definite" if wants_cuda or version.endswith("+cpu") else "likely",
+            "live.cpu_build" if no_cuda else "live.model_on_cpu",
+            {"version": built, "wheels": wheels(served, [one for one in present if one])},
+            severity="problem" if no_cuda else "warning" if wants_cuda else "info",
+            confidence="definite" if wants_cuda or no_cuda else "likely",
             evidence=tuple(evidence),
             where=place(scene, trainer),
             rank=1.0,

@@ -17,12 +17,14 @@ def rank(findings: Iterable[Finding]) -> list[Finding]:
     Among findings of one severity the definite ones come first; then they are ordered by ``rank``,
     then by their order of arrival. A ``prior`` always counts as info, so it comes after every
     finding with evidence. Findings about a trainer that has ended come last. Of several findings
-    with the same pitfall and place only the best is kept.
+    with the same pitfall and place only the best is kept, and what is said of a trainer is not said
+    again of the machine.
     """
     kept: dict[tuple[str, str], Finding] = {}
     for finding in sorted(map(_bounded, findings), key=_place):
         kept.setdefault((finding.pitfall, finding.where), finding)
-    return list(kept.values())
+    placed = {(finding.pitfall, finding.title) for finding in kept.values() if finding.where}
+    return [one for one in kept.values() if one.where or (one.pitfall, one.title) not in placed]
 
 
 def _bounded(finding: Finding) -> Finding:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpuscope.cli.commands.doctor import live_script
+from gpuscope.doctor import order
 from gpuscope.probe.rendezvous import start_ticks
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
@@ -100,6 +102,23 @@ def test_a_model_on_the_cpu_is_a_fault_where_it_was_meant_for_the_gpu(
         if "device" in finding.pitfall
     ]
     assert said == ([] if severity is None else [severity])
+
+
+def test_a_torch_without_cuda_is_one_finding_with_the_command_for_this_driver():
+    """What the environment says of the machine is not said again beside it."""
+    frames = on_the_cpu(512 * MIB, 0.5)
+    for frame in frames:
+        if isinstance(frame, f.Def) and frame.trainer is not None:
+            frame.trainer.torch_version = "2.13.0+cpu"
+        elif isinstance(frame, f.Def) and frame.host is not None:
+            frame.host.cuda_driver_version = "12.8"
+    (said,) = (one for one in found(frames) if one.pitfall == "wrong-torch-build-cpu-only")
+    (fix,) = said.fixes
+    assert fix.command.endswith("/whl/cu126"), "a driver for CUDA 12, and no Blackwell"
+    assert said.severity == "problem", "as the environment has it"
+    of_machine = replace(said, where="", cause="environment.cpu-only")
+    assert order.rank([of_machine, said]) == [said]
+    assert order.rank([of_machine]) == [of_machine]
 
 
 def test_where_the_weights_are_is_known_after_a_few_steps():

@@ -270,8 +270,9 @@ class DoctorWatch:
                 from ...doctor.live_states import OF_THE_CARD
 
                 judged = OF_THE_CARD if self._looked is not None else frozenset[str]()
+                told = {case.finding.title for case in out if case.kind == "live" and not case.past}
                 for one in self.environment.findings:
-                    if one.cause in judged:
+                    if one.cause in judged or one.title in told:
                         continue  # what is so now is among the live ones
                     out.append(Case(number, one, "environment"))
                     number -= 1
