@@ -16,6 +16,7 @@ from textual.color import Color
 
 from gpuscope.store.trace import Table, TimeLine
 from gpuscope.text.width import cells as text_cells
+from gpuscope.tui.app.tabs import TABS, make_pane
 from gpuscope.tui.device import text as words
 from gpuscope.tui.processes.signal_dialog import SIGNALS
 from gpuscope.tui.terminal.filters import PlainAscii
@@ -68,6 +69,20 @@ async def test_what_to_do_is_kept_where_devices_need_the_rows_of_what_a_forecast
         await until(pilot, "48202)", "do first: Save a checkpoint", absent="iB per step")
         await pilot.resize_terminal(80, 30)
         await until(pilot, "do first: Save a checkpoint", "grow: empty_cache() cannot help.")
+
+
+# ── another size ──
+
+
+@in_loop
+async def test_a_tab_may_get_another_size_while_it_is_built():
+    app = make_app(views.training())
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, "─ GPUs")
+        for tab in TABS:
+            pane = make_pane(app.session, tab)
+            pane.fit_to(157, 40)
+            pane.fit_to(80, 24)
 
 
 # ── keys of a line that is typed into ──

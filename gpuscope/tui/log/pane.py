@@ -90,6 +90,7 @@ class LogPane(Pane):
         )
         self._event = Lines(id="event", classes="panel")
         self._beside = Lines(id="event-beside", classes="panel")
+        self._lower = Vertical(self._event, self._beside, id="log-lower")
         self._trends = Trends(id="log-trends", classes="panel")
         self._activity = Lines(id="activity", classes="panel")
         self._terminal = (120, 40)
@@ -116,9 +117,7 @@ class LogPane(Pane):
                 yield self._table
                 yield self._activity
                 yield self._trends
-            with Vertical(id="log-lower") as self._lower:
-                yield self._event
-                yield self._beside
+            yield self._lower
 
     def fit_to(self, width: int, height: int) -> None:
         if self._terminal != (width, height):
