@@ -216,6 +216,25 @@ def test_a_word_or_two_are_enough(words, pitfall):
     assert reports.finish(found, table.load()).findings[0].pitfall == pitfall
 
 
+@each(
+    "words, pitfall",
+    (
+        ("second GPU is slower than the first", "rank-straggler"),
+        ("rank 3 is always slower than the others", "rank-straggler"),
+        ("one of the gpus lags behind", "rank-straggler"),
+        ("training is slower on the gpu than on the cpu", "too-small-workload"),
+        ("the gpu is slower than my cpu", "too-small-workload"),
+        ("slower after some hours", "slower-since"),
+        ("it gets slower and slower", "slower-since"),
+        ("steps slow down over time", "slower-since"),
+        ("slower since this morning", "slower-since"),
+    ),
+)
+def test_what_it_is_slower_than_decides_the_first_cause(words, pitfall):
+    found = messages.of_symptom(words)
+    assert reports.finish(found, table.load()).findings[0].pitfall == pitfall
+
+
 def test_plain_slowness_is_asked_last():
     told = messages.of_symptom("slow, and the loss is nan")
     assert "bf16-instead-of-fp16" in {one.pitfall for one in told.findings}
