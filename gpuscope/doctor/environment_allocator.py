@@ -65,8 +65,6 @@ def _unread_variable(facts: Facts, name: str, text: str) -> Finding:
     return WORDINGS.finding(
         "environment.allocator-config.unread",
         {"version": own, "name": name, "text": text[:300]},
-        severity="warning",
-        confidence="definite",
         evidence=(_setting(name, text), Evidence(reads, "torch/version.py")),
         where=name,
     )
@@ -89,7 +87,6 @@ def _refused_option(name: str, text: str, broken: Broken, severity: Severity) ->
             "others": others,
         },
         severity=severity,
-        confidence="definite",
         evidence=(
             _setting(name, text),
             Evidence("torch reads it when CUDA starts, and raises an error there"),
@@ -112,8 +109,6 @@ def _repeated_options(name: str, text: str) -> Iterator[Finding]:
                     "value": values[-1][:40],
                     "last": _joined(settings),
                 },
-                severity="warning",
-                confidence="definite",
                 evidence=(_setting(name, text),),
                 where=f"{name} {option}",
             )
@@ -135,8 +130,6 @@ def _ignored_options(name: str, text: str) -> Iterator[Finding]:
                 "native": _joined([one for one in settings if one.key != "backend"]),
                 "kept": _joined([one for one in settings if one.key not in ignored]),
             },
-            severity="warning",
-            confidence="definite",
             evidence=(
                 _setting(name, text),
                 Evidence("they belong to torch's own allocator, which this backend replaces"),
@@ -150,8 +143,6 @@ def _ignored_options(name: str, text: str) -> Iterator[Finding]:
                 "name": name,
                 "others": _joined([one for one in settings if one.key != "max_split_size_mb"]),
             },
-            severity="info",
-            confidence="likely",
             evidence=(
                 _setting(name, text),
                 Evidence("expandable segments are split wherever a block is larger than asked for"),
@@ -165,8 +156,6 @@ def _contradicting_variables(read: Mapping[str, str]) -> Finding:
     return WORDINGS.finding(
         "environment.allocator-config.names",
         {"names": " and ".join(read), "further": " ".join(list(read)[1:])},
-        severity="warning",
-        confidence="definite",
         evidence=(*(_setting(name, text) for name, text in read.items()), Evidence(which)),
         where="PYTORCH_ALLOC_CONF names",
     )

@@ -95,8 +95,6 @@ def _torch(facts: Facts, build: Build, devices: Sequence[Device]) -> Iterator[Fi
         yield WORDINGS.finding(
             "environment.cpu-only",
             {"version": build.version, "platform": platform, "wheels": _wheels(facts, devices)},
-            severity="problem",
-            confidence="definite",
             evidence=(installed, Evidence(cards, "nvml")),
         )
     elif build.cuda is None:
@@ -134,7 +132,6 @@ def _driver_age(
                 "least": least,
                 "wheels": _wheels(facts, devices),
             },
-            severity="problem",
             confidence="likely" if compat else "definite",
             evidence=(driver, needs, installed),
         )
@@ -143,8 +140,6 @@ def _driver_age(
         yield WORDINGS.finding(
             "environment.driver.minor",
             {"cuda": cuda, "served": facts.driver_cuda},
-            severity="info",
-            confidence="likely",
             evidence=(driver, needs, compatible),
         )
 
@@ -200,8 +195,6 @@ def _architecture(
             "gpu": without[0].name or "this GPU",
             "wheels": _wheels(facts, without),
         },
-        severity="problem",
-        confidence="definite",
         evidence=(
             Evidence(f"{names(without)}: compute capability {number}", "nvml"),
             Evidence(f"torch is compiled for {', '.join(architectures)}", "torch"),
@@ -241,8 +234,6 @@ def _torch_answer(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
         yield WORDINGS.finding(
             "environment.driver.import",
             {"wheels": _wheels(facts, devices)},
-            severity="problem",
-            confidence="definite",
             evidence=(Evidence(torch.failure, "torch"), took),
         )
     elif (
@@ -253,8 +244,6 @@ def _torch_answer(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
     ):
         yield WORDINGS.finding(
             "environment.driver.no-cuda",
-            severity="problem",
-            confidence="definite",
             evidence=(
                 Evidence(torch.why_not or "torch.cuda.is_available() is False", "torch"),
                 Evidence(
@@ -281,8 +270,6 @@ def _pinned_libraries(facts: Facts) -> Iterator[Finding]:
             "version": facts.build.version,
             "pinned": " ".join(f"{name}=={pinned}" for name, pinned, _ in other[:8]),
         },
-        severity="info",
-        confidence="likely",
         evidence=tuple(
             Evidence(f"{name}: torch pins {pinned}, installed is {found}", "installed metadata")
             for name, pinned, found in other[:8]

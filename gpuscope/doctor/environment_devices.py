@@ -41,8 +41,6 @@ def _health(device: Device, facts: Facts) -> Iterator[Finding]:
         yield WORDINGS.finding(
             "device.lost" if device.lost else "device.lost.hung",
             {"gpu": device.index, "pids": None, "others": None},
-            severity="problem",
-            confidence="definite",
             evidence=(Evidence(broken, "nvml"), *_xids(device, facts)),
             where=where,
         )
@@ -111,8 +109,6 @@ def _clocks(device: Device) -> Iterator[Finding]:
         yield WORDINGS.finding(
             "environment.throttle",
             {"gpu": device.index, "why": ", ".join(device.slowed)},
-            severity="warning",
-            confidence="definite",
             evidence=(Evidence(f"clock events: {', '.join(device.slowed)}{heat}", "nvml"),),
             where=f"GPU {device.index}",
         )
@@ -123,8 +119,6 @@ def _clocks(device: Device) -> Iterator[Finding]:
         yield WORDINGS.finding(
             "environment.power-cap",
             {"gpu": device.index, "limit": f"{limit:.0f}", "default": f"{default:.0f}"},
-            severity="info",
-            confidence="definite",
             evidence=(
                 Evidence(f"power limit {limit:.0f} W of {default:.0f} W{used}{holds}", "nvml"),
             ),
@@ -152,7 +146,6 @@ def _pcie(devices: Sequence[Device]) -> Iterator[Finding]:
             "environment.pcie.lanes",
             {"gpus": names(narrow)},
             severity="warning" if half else "info",
-            confidence="likely",
             evidence=tuple(
                 Evidence(f"GPU {one.index}: x{one.pcie_width} of x{one.max_pcie_width}", "nvml")
                 for one in narrow
@@ -171,8 +164,6 @@ def _pcie(devices: Sequence[Device]) -> Iterator[Finding]:
         yield WORDINGS.finding(
             "environment.pcie.generation",
             {"gpus": names(slow)},
-            severity="info",
-            confidence="likely",
             evidence=tuple(
                 Evidence(
                     f"GPU {one.index}: generation {one.pcie_generation} of "
@@ -200,8 +191,6 @@ def _settings(devices: Sequence[Device]) -> Iterator[Finding]:
         yield WORDINGS.finding(
             "environment.persistence",
             {"gpus": names(off)},
-            severity="info",
-            confidence="definite",
             evidence=(Evidence(f"persistence mode off on {names(off)}", "nvml"),),
             where=names(off),
         )
@@ -226,11 +215,7 @@ def _visible(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
         return
     if not seen.positions and text.split(",")[0].strip() in ("", "-1"):
         yield WORDINGS.finding(
-            "environment.visible-devices.none",
-            severity="warning",
-            confidence="definite",
-            evidence=(value, here),
-            where="CUDA_VISIBLE_DEVICES",
+            "environment.visible-devices.none", evidence=(value, here), where="CUDA_VISIBLE_DEVICES"
         )
         return
     if text.startswith("GPU-") and not all(device.uuid.startswith("GPU-") for device in devices):
@@ -243,8 +228,6 @@ def _visible(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
             if left
             else "environment.visible-devices.stops-at-once",
             {"entry": bad[:60] or "an empty entry", "left": left, "gpus": _indices(devices)},
-            severity="problem",
-            confidence="definite",
             evidence=(value, here),
             where="CUDA_VISIBLE_DEVICES",
         )
@@ -253,8 +236,6 @@ def _visible(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
         yield WORDINGS.finding(
             "environment.visible-devices.repeated",
             {"entry": repeated[:60], "gpus": once},
-            severity="warning",
-            confidence="likely",
             evidence=(value, here),
             where="CUDA_VISIBLE_DEVICES",
         )
@@ -270,8 +251,6 @@ def _order(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
         yield WORDINGS.finding(
             "environment.visible-devices.order",
             {"order": order[:60]},
-            severity="warning",
-            confidence="likely",
             evidence=(Evidence(f"CUDA_DEVICE_ORDER={order[:300]}", "environment"),),
             where="CUDA_DEVICE_ORDER",
         )
@@ -279,8 +258,6 @@ def _order(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
     if order != "PCI_BUS_ID" and len(models) > 1:
         yield WORDINGS.finding(
             "environment.visible-devices.fastest-first",
-            severity="info",
-            confidence="likely",
             evidence=(
                 *(Evidence(f"GPU {one.index}: {one.name}", "nvml") for one in devices[:16]),
                 Evidence("CUDA_DEVICE_ORDER is not PCI_BUS_ID", "environment"),
@@ -335,8 +312,6 @@ def _unowned_memory(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding
     yield WORDINGS.finding(
         "environment.memory-without-process",
         {"held": bytes_text(sum(size for _, size, _ in found)), "gpus": where, "paths": paths},
-        severity="warning",
-        confidence="likely",
         evidence=tuple(
             Evidence(
                 f"GPU {one.index}: {bytes_text(one.used_bytes or 0)} in use; processes "

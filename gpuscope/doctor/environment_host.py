@@ -30,10 +30,7 @@ def judge(facts: Facts) -> Iterator[Finding | Abstained]:
     if facts.devices and (facts.host.pids_hidden is not None or facts.host.own_pid_namespace):
         why = facts.host.pids_hidden or "this runs in a pid namespace of its own"
         yield WORDINGS.finding(
-            "environment.pid-namespace",
-            severity="info",
-            confidence="definite",
-            evidence=(Evidence(why, "/proc/self/ns/pid"),),
+            "environment.pid-namespace", evidence=(Evidence(why, "/proc/self/ns/pid"),)
         )
 
 
@@ -50,8 +47,6 @@ def _shm(facts: Facts) -> Iterator[Finding | Abstained]:
         yield WORDINGS.finding(
             "environment.shm.small.container" if inside else "environment.shm.small",
             {"total": bytes_text(total)},
-            severity="warning",
-            confidence="likely",
             evidence=(
                 Evidence(
                     f"/dev/shm: {bytes_text(total)} in all, {bytes_text(used or 0)} used",
@@ -65,8 +60,6 @@ def _shm(facts: Facts) -> Iterator[Finding | Abstained]:
         yield WORDINGS.finding(
             "environment.shm.full.container" if inside else "environment.shm.full",
             {"free": bytes_text(total - used), "total": bytes_text(total)},
-            severity="warning",
-            confidence="definite",
             evidence=(
                 Evidence(f"/dev/shm: {bytes_text(used)} of {bytes_text(total)} used", "/dev/shm"),
             ),
@@ -101,8 +94,6 @@ def _cgroup(facts: Facts) -> Iterator[Finding]:
     yield WORDINGS.finding(
         "environment.host-memory.limit" if near else "environment.host-memory.killed",
         figures,
-        severity="warning",
-        confidence="definite",
         evidence=tuple(evidence),
         where="cgroup",
         rank=1.0,
@@ -137,8 +128,6 @@ def _memory(facts: Facts) -> Iterator[Finding | Abstained]:
         yield WORDINGS.finding(
             "environment.host-memory.short",
             figures,
-            severity="warning",
-            confidence="definite",
             evidence=(memory, *((swap,) if swapped else ()), *stalls),
             where="host",
         )
@@ -146,20 +135,13 @@ def _memory(facts: Facts) -> Iterator[Finding | Abstained]:
         yield WORDINGS.finding(
             "environment.host-memory.stalls",
             {"stall": f"{stall:.0f}"},
-            severity="warning",
-            confidence="definite",
             evidence=(*stalls, memory, swap),
             where="host",
         )
     # Where memory is free and nothing waits for it, the swapped-out pages are old and not in use.
     elif swapped > GIB and free < 0.1 * total and (stall is None or stall >= 1):
         yield WORDINGS.finding(
-            "environment.host-memory.swaps",
-            figures,
-            severity="warning",
-            confidence="likely",
-            evidence=(swap, memory, *stalls),
-            where="host",
+            "environment.host-memory.swaps", figures, evidence=(swap, memory, *stalls), where="host"
         )
 
 
@@ -176,7 +158,6 @@ def _limits(facts: Facts) -> Iterator[Finding]:
             "environment.ulimit.files",
             {"files": files, "more": more if more > 0 else 65536},
             severity="warning" if files < 1024 else "info",
-            confidence="likely",
             evidence=(
                 Evidence(f"open files: soft limit {files}, hard {_limit_text(hard)}", "ulimit -n"),
             ),
@@ -186,8 +167,6 @@ def _limits(facts: Facts) -> Iterator[Finding]:
         yield WORDINGS.finding(
             "environment.ulimit.processes",
             {"limit": host.processes},
-            severity="warning",
-            confidence="likely",
             evidence=(Evidence(f"processes: soft limit {host.processes}", "ulimit -u"),),
             where="processes",
         )
@@ -195,8 +174,6 @@ def _limits(facts: Facts) -> Iterator[Finding]:
         yield WORDINGS.finding(
             "environment.ulimit.pids",
             {"used": host.pids_used, "limit": host.pids_limit},
-            severity="warning",
-            confidence="definite",
             evidence=(Evidence(f"pids: {host.pids_used} of {host.pids_limit}", "cgroup"),),
             where="cgroup pids",
         )
@@ -213,7 +190,6 @@ def _limits(facts: Facts) -> Iterator[Finding]:
             "environment.ulimit.locked",
             {"locked": bytes_text(locked)},
             severity="warning" if several else "info",
-            confidence="likely",
             evidence=(
                 Evidence(f"locked memory: soft limit {bytes_text(locked)}", "ulimit -l"),
                 Evidence(
@@ -257,11 +233,5 @@ def _packages(facts: Facts) -> Iterator[Finding]:
             )
         if facts.nvml_note and not where:
             evidence.append(Evidence(facts.nvml_note, "nvml"))
-        yield WORDINGS.finding(
-            "environment.pynvml",
-            severity="warning",
-            confidence="definite",
-            evidence=tuple(evidence),
-            where=where,
-        )
+        yield WORDINGS.finding("environment.pynvml", evidence=tuple(evidence), where=where)
         return

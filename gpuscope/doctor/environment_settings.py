@@ -117,7 +117,6 @@ def _threads(facts: Facts) -> Iterator[Finding]:
             "processors": processors,
             "threads": max(1, (processors or 1) // max(1, len(facts.devices or ()))),
         },
-        severity="warning",
         confidence="likely" if number >= 1 else "definite",
         evidence=tuple(evidence),
         where="OMP_NUM_THREADS",

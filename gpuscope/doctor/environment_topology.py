@@ -59,7 +59,6 @@ def _links(devices: Sequence[Device]) -> Iterator[Finding]:
             "environment.nvlink",
             {"gpu": device.index, "active": active, "best": best.index, "most": most},
             severity="warning" if some else "info",
-            confidence="likely",
             evidence=(
                 Evidence(f"GPU {device.index}: {active} of {device.links} NVLinks active", "nvml"),
                 Evidence(f"GPU {best.index}, the same model: {most} of {best.links}", "nvml"),
@@ -85,7 +84,6 @@ def _fabric(devices: Sequence[Device]) -> Iterator[Finding]:
         "environment.fabric",
         {"gpus": names(waiting)},
         severity="problem" if any(device.fabric == "failed" for device in waiting) else "warning",
-        confidence="likely",
         evidence=tuple(
             Evidence(f"GPU {one.index}: joining the fabric: {one.fabric}", "nvml")
             for one in waiting
@@ -144,8 +142,6 @@ def _sockets(
     yield WORDINGS.finding(
         "environment.sockets",
         {"gpus": names(list(chosen)), "picked": picked},
-        severity="info",
-        confidence="definite",
         evidence=(
             Evidence(f"{_pairs(far)}: {far[0].crosses or 'two sockets'}, and no NVLink", "nvml"),
         ),
@@ -196,8 +192,6 @@ def _processors(facts: Facts, chosen: Sequence[Device]) -> Iterator[Finding]:
     yield WORDINGS.finding(
         "environment.affinity",
         {"gpus": names(far), "processors": compact_ranges(near, 32)},
-        severity="info",
-        confidence="definite",
         evidence=(
             Evidence(f"CPU cores allowed here: {compact_ranges(allowed, 32)}", "sched_getaffinity"),
             Evidence(f"CPU cores next to {names(far)}: {compact_ranges(near, 32)}", "/sys/bus/pci"),

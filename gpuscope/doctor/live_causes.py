@@ -141,7 +141,6 @@ def _kept_waiting(trainer: TrainerView, one: Judged) -> Findings:
         {"who": name_of(trainer).capitalize()},
         [*one.finding.fixes, *WORDINGS.fixes(["equal-work"], {})],
         severity=one.finding.severity if trainer.definition.cuda else "info",
-        confidence="likely",
         evidence=one.finding.evidence,
         where=one.finding.where,
         rank=one.cause.share,

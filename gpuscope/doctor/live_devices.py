@@ -64,7 +64,6 @@ def foreign_memory(scene: LiveScene, job: JobView) -> Findings:
             yield WORDINGS.finding(
                 "live.shared_device",
                 {"held": bytes_text(held), "gpu": device.definition.index, "pids": mine or None},
-                confidence="definite",
                 severity="warning" if tight else "info",
                 where=place(scene, trainer, allocator),
                 rank=held / total,
@@ -150,19 +149,12 @@ def data_parallel(scene: LiveScene, job: JobView) -> Findings:
             Evidence(f"peak allocated: {text}", "probe"),
         )
         yield WORDINGS.finding(
-            "live.data_parallel",
-            severity="info",
-            confidence="likely",
-            evidence=evidence,
-            where=place(scene, trainer),
-            rank=0.5,
+            "live.data_parallel", evidence=evidence, where=place(scene, trainer), rank=0.5
         )
         if held[first] > UNEVEN * (sum(held.values()) / len(held)):
             yield WORDINGS.finding(
                 "live.data_parallel_imbalance",
                 {"first": first, "times": f"{held[first] / max(others):.1f}"},
-                severity="info",
-                confidence="likely",
                 evidence=evidence,
                 where=place(scene, trainer),
             )
@@ -271,14 +263,7 @@ def host_memory(scene: LiveScene) -> Findings:
     swap = host.number("swap_used_bytes")
     if swap:
         evidence.append(Evidence(f"{bytes_text(swap)} are swapped out", "/proc/meminfo"))
-    yield WORDINGS.finding(
-        "host.memory_short",
-        severity="warning",
-        confidence="definite",
-        evidence=tuple(evidence),
-        where="host",
-        rank=0.8,
-    )
+    yield WORDINGS.finding("host.memory_short", evidence=tuple(evidence), where="host", rank=0.8)
 
 
 def shared_memory(scene: LiveScene) -> Findings:
@@ -290,10 +275,4 @@ def shared_memory(scene: LiveScene) -> Findings:
         f"{bytes_text(used)} of {bytes_text(total)} in /dev/shm are in use: "
         f"{percent_text(used / total)}"
     )
-    yield WORDINGS.finding(
-        "host.shm_full",
-        severity="warning",
-        confidence="definite",
-        where="host",
-        evidence=(Evidence(text, "/dev/shm"),),
-    )
+    yield WORDINGS.finding("host.shm_full", where="host", evidence=(Evidence(text, "/dev/shm"),))

@@ -108,8 +108,6 @@ def _growth_findings(scene: LiveScene, room: MemoryRoom, trend: GrowthRate) -> F
     yield WORDINGS.finding(
         "live.memory_grows_otherwise" if kept else "live.memory_grows_otherwise.list",
         figures,
-        severity="info",
-        confidence="prior",
         evidence=tuple(evidence[:1]),
         where=where,
     )
@@ -198,7 +196,6 @@ def evaluation(scene: LiveScene, job: JobView) -> Findings:
             "live.evaluation_runs_out" if soon else "live.evaluation_grows",
             {"who": subject_of(trainer), "ends": duration_text(ends) if ends is not None else None},
             severity="problem" if soon else "warning" if phase == "eval" else "info",
-            confidence="likely",
             evidence=tuple(evidence),
             where=place(scene, trainer, allocator),
             rank=1.5,
@@ -244,7 +241,6 @@ def pressure(scene: LiveScene, job: JobView) -> Findings:
                 "live.fragmentation",
                 {"gap": bytes_text(gap), "who": subject_of(trainer)},
                 where=where,
-                confidence="likely",
                 severity="warning" if lately else "info",
                 evidence=tuple(evidence),
             )
@@ -253,8 +249,6 @@ def pressure(scene: LiveScene, job: JobView) -> Findings:
                 "live.at_the_edge",
                 {"who": subject_of(trainer, first=True)},
                 where=where,
-                confidence="definite",
-                severity="warning",
                 evidence=(
                     *evidence,
                     Evidence(
@@ -317,8 +311,6 @@ def full_but_steady(scene: LiveScene, job: JobView) -> Findings:
         yield WORDINGS.finding(
             "live.full_but_steady",
             {"share": f"{100 * used / total:.0f} %"},
-            severity="info",
-            confidence="definite",
             evidence=tuple(evidence),
             where=place(scene, trainer, allocator),
         )

@@ -51,7 +51,6 @@ def slower(scene: LiveScene, job: JobView) -> Findings:
         severity="warning"
         if change.ratio >= MUCH_SLOWER and scene.devices(worst.trainer)
         else "info",
-        confidence="definite",
         evidence=tuple(evidence),
         where=place(scene, told.trainer),
         rank=1 - change.before / change.after,

@@ -149,8 +149,6 @@ def lost_ranks(scene: LiveScene, job: JobView) -> Findings:
     yield WORDINGS.finding(
         "stall.rank_gone.one_left" if len(here) == 1 else "stall.rank_gone",
         {"gone": names_of(gone), "here": names_of(here), "pids": pids},
-        severity="problem",
-        confidence="definite",
         evidence=tuple(evidence),
         where=place(scene, gone[0]),
         rank=3.0,

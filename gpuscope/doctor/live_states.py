@@ -52,8 +52,6 @@ def device_health(scene: LiveScene, device: DeviceView) -> Findings:
             yield WORDINGS.finding(
                 "device.lost" if silent.word == "lost" else "device.lost.hung",
                 {"gpu": gpu, "pids": _mine_on(scene, device), "others": _others_of(scene, device)},
-                severity="problem",
-                confidence="definite",
                 evidence=(Evidence(silent.reason, "nvml"),),
                 where=where,
                 rank=3.0,
@@ -65,7 +63,6 @@ def device_health(scene: LiveScene, device: DeviceView) -> Findings:
             "environment.ecc" if any(one.word == "ECC" for one in faults) else "environment.remap",
             {"gpu": gpu},
             severity="problem" if any(one.kind == "bad" for one in faults) else "warning",
-            confidence="definite",
             evidence=tuple(Evidence(one.reason, "nvml") for one in faults),
             where=where,
         )
@@ -101,8 +98,6 @@ def _slowed(scene: LiveScene, device: DeviceView) -> Finding:
     return WORDINGS.finding(
         "environment.throttle",
         {"gpu": device.definition.index, "why": ", ".join(slowed(device.readings))},
-        severity="warning",
-        confidence="definite",
         evidence=tuple(evidence),
         where=f"GPU {device.definition.index}",
     )
@@ -144,8 +139,6 @@ def full(scene: LiveScene, device: DeviceView) -> Findings:
     yield WORDINGS.finding(
         "live.full" if inside else "live.full.others",
         {"gpu": index, "left": state.reason},
-        severity="warning",
-        confidence="definite",
         evidence=tuple(evidence),
         where=place(scene, *inside[0]) if inside else f"GPU {index}",
         rank=used / total,
@@ -196,8 +189,6 @@ def idle_tensor_cores(scene: LiveScene, job: JobView) -> Findings:
     yield WORDINGS.finding(
         "live.tensor_idle",
         {"gpus": indices},
-        severity="warning",
-        confidence="likely",
         evidence=tuple(evidence),
         effect=_gain(found[0][0], compute),
         where=place(scene, found[0][1].trainer),

@@ -31,7 +31,6 @@ def syncs_in_each_micro_batch(scene: LiveScene, job: JobView) -> Findings:
             "live.syncs_each_micro_batch",
             {"syncs": syncs},
             severity="warning" if share is not None and share >= WARNED else "info",
-            confidence="likely",
             evidence=(Evidence(text, source),),
             where=place(scene, trainer),
             rank=share or 0.0,

@@ -44,7 +44,6 @@ def copies(scene: LiveScene, job: JobView) -> Findings:
         yield WORDINGS.finding(
             "live.copies",
             {"share": percent_text(share)},
-            confidence="likely",
             where=place(scene, trainer),
             rank=share,
             severity="warning" if share >= MANY_COPIES else "info",
@@ -74,7 +73,6 @@ def communication(scene: LiveScene, job: JobView) -> Findings:
     yield WORDINGS.finding(
         "live.communication",
         {"share": percent_text(share)},
-        confidence="likely",
         where=place(scene, ranks[0]),
         rank=share,
         severity="warning" if share >= TALKS_MUCH and on_gpu else "info",
@@ -162,8 +160,6 @@ def _late_launches_finding(scene: LiveScene, slow: TrainerView, paced: Evidence)
     return WORDINGS.finding(
         "ranks.host_paced",
         {"who": name_of(slow)},
-        severity="info",
-        confidence="likely",
         evidence=(
             Evidence(f"the others wait for {name_of(slow)} in every step", "probe"),
             paced,
@@ -226,8 +222,6 @@ def launch_bound(scene: LiveScene, job: JobView) -> Findings:
         yield WORDINGS.finding(
             "live.launch_bound",
             {"sm": _small_percent_text(sm)},
-            severity="info",
-            confidence="likely",
             evidence=tuple(evidence),
             where=place(scene, trainer),
             rank=1 - sm / 100,
@@ -264,9 +258,7 @@ def skipped_steps(scene: LiveScene, job: JobView) -> Findings:
         yield WORDINGS.finding(
             "live.skipped_steps",
             {"share": percent_text(share)},
-            confidence="likely",
             where=place(scene, trainer),
-            severity="warning",
             evidence=tuple(evidence),
             rank=share,
         )

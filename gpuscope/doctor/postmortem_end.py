@@ -127,8 +127,6 @@ def _judge_silent_end(host: HostView, trainer: TrainerView) -> Finding | Abstain
         )
         return postmortem_oom.WORDINGS.finding(
             "end.host_memory",
-            severity="problem",
-            confidence="likely",
             where=where,
             evidence=(
                 Evidence(text, "recording"),

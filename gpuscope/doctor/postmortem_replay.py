@@ -138,8 +138,6 @@ def _new_finding(found: Replayed, facts: OomFacts) -> Finding:
         "oom.fragmentation.replayed",
         {"settings": found.settings.text()},
         _fixes(found),
-        severity="problem",
-        confidence="likely",
         evidence=(more,),
         where=facts.where,
         rank=1.9,

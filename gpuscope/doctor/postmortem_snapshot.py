@@ -330,8 +330,6 @@ def _evaluation(device: SnapshotDevice, failed: bool) -> Iterator[Finding]:
     yield WORDINGS.finding(
         "snapshot.evaluation",
         {"function": frame.function, "held": bytes_text(held)},
-        severity="problem",
-        confidence="likely",
         rank=2.4,
         evidence=(Evidence(text, "snapshot"),),
         where=f"{frame.place}, cuda:{device.device}",
@@ -379,8 +377,6 @@ def _fragmentation(summary: Summary, device: SnapshotDevice) -> Iterator[Finding
     yield WORDINGS.finding(
         "snapshot.fragmentation.expandable" if expandable else "snapshot.fragmentation",
         {"free": bytes_text(totals.inactive_split_bytes), "device": device.device},
-        severity="info",
-        confidence="likely",
         evidence=tuple(evidence),
         where=f"cuda:{device.device}",
         rank=0.5,
@@ -404,8 +400,6 @@ def _private_pools(device: SnapshotDevice, failed: bool) -> Iterator[Finding]:
     yield WORDINGS.finding(
         "snapshot.private_pools",
         {"idle": bytes_text(idle)},
-        severity="info",
-        confidence="likely",
         where=f"cuda:{device.device}",
         evidence=(Evidence(names[:400], "snapshot"),),
     )

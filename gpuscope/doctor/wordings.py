@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from .. import toml
 from ..checked_rows import TableError, checked
-from .finding import Abstained, Finding, Fix
+from .finding import Abstained, Confidence, Finding, Fix, Severity
 
 FOLDER = Path(__file__).with_name("findings")
 COMMON = "common"
@@ -32,12 +32,15 @@ class Wording:
 
     ``cause`` is the ``id`` where the row does not name a cause; ``fixes`` are ids of fixes. ``why``
     and ``gpu_only`` are for findings in scripts: the comment on the quoted code, and whether it is
-    a mistake only where the training runs on a GPU.
+    a mistake only where the training runs on a GPU. Rules may be less or more severe and sure than
+    their row says.
     """
 
     id: str
     pitfall: str
     title: str
+    severity: Severity = "warning"
+    confidence: Confidence = "definite"
     cause: str = ""
     verify: str = ""
     why: str = ""
@@ -109,8 +112,8 @@ class Wordings:
     ) -> Finding:
         """Return the finding with this id, filled in with figures.
 
-        ``fixes`` replace those of the row. ``rest`` is what the rule decides: severity, confidence,
-        evidence, where, rank.
+        ``fixes`` replace those of the row. ``rest`` is what the rule decides: evidence, where and
+        rank; severity and confidence too where they are not those of the row.
         """
         row = self.findings[name]
         given = figures or {}
@@ -118,6 +121,8 @@ class Wordings:
             **{
                 "pitfall": row.pitfall,
                 "cause": row.cause or row.id,
+                "severity": row.severity,
+                "confidence": row.confidence,
                 "title": fill(row.title, given),
                 "verify": fill(row.verify, given) or "",
                 "fixes": tuple(self.fixes(row.fixes, given) if fixes is None else fixes),
