@@ -115,6 +115,14 @@ def test_a_hang_comes_before_what_is_well():
     assert "\x1b[31mstall_train.py ▲ stalled\x1b[0m · " in said
 
 
+def test_jobs_of_one_name_are_told_apart_by_their_process():
+    host = views.seen(of_cpu(0.02))[0]
+    (job,) = host.jobs
+    said = oneline.line(dataclasses.replace(host, jobs=(job,) * 4))
+    assert f"train.py ({job.trainers[0].definition.pid})" in said
+    assert said.endswith(" · and 1 more job")
+
+
 def test_what_is_free_and_who_holds_the_rest(fake, capsys):
     told = list(free_devices.lines(seen()))
     assert told[0].startswith("free  GPU 1, 2: ")

@@ -347,6 +347,11 @@ def test_words_that_make_no_question_are_a_usage_error(capsys, words):
     assert "gpuscope predict: " in capsys.readouterr().err
 
 
+def test_a_name_of_a_card_that_is_a_number_is_not_taken_for_an_index(capsys):
+    assert by_hand("--model", "gpt-tiny", "--gpu", "4091") == 64
+    assert "Did you mean 4090?" in capsys.readouterr().err
+
+
 def test_settings_of_the_shell_are_those_of_the_trainer(capsys, monkeypatch):
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     assert by_hand("--model", "gpt-tiny", "--json") == 0

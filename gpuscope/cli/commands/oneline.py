@@ -22,7 +22,7 @@ from ...model.device_trainings import warned_starving
 from ...model.job_state import job_state
 from ...model.pace import pace_of
 from ...store.view import DeviceView, HostView, JobView
-from ...text.units import GIB, duration_text, percent_text
+from ...text.units import GIB, count_text, duration_text, percent_text
 from ...wire.clean import clean
 from ...wire.frames import Reading, Unknown
 from .. import dead_trainers
@@ -77,10 +77,10 @@ def line(host: HostView, colours: bool = False, ended: str = "") -> str:
     if not host.devices:
         reason = host.nvml.text if host.nvml is not None else "the driver reports no GPUs"
         parts = ["no GPU" if jobs else f"no GPU: {clean(_short(reason), 80)}"]
-    more = len(host.devices) - MAX_DEVICES
+    more, more_jobs = len(host.devices) - MAX_DEVICES, len(jobs) - MAX_JOBS
     parts += [f"and {more} more"] if more > 0 else []
     parts += [_painted(*job, colours) for job in jobs[:MAX_JOBS]]
-    parts += [f"and {len(jobs) - MAX_JOBS} more jobs"] if len(jobs) > MAX_JOBS else []
+    parts += [f"and {count_text(more_jobs, 'more job')}"] if more_jobs > 0 else []
     return " · ".join([*parts, _painted(ended, "warn", colours)] if ended else parts)
 
 
@@ -93,6 +93,8 @@ def _jobs(host: HostView) -> list[tuple[str, str]]:
 def _job(host: HostView, job: JobView) -> tuple[str, str]:
     living = [one for one in job.trainers if one.gone is None]
     state, title = job_state(host, job), clean(job.title, 30)
+    if sum(one.title == job.title for one in host.jobs) > 1:
+        title = f"{title} ({living[0].definition.pid})"
     waits = max(warned_starving(host, one) for one in living)
     if waits and state.kind != "bad":
         return f"{title} {_SIGNS['warn']}input-bound {percent_text(waits, whole=True)}", "warn"

@@ -36,7 +36,14 @@ class EnvironmentDialog(AskedOnce):
         lines: list[Line] = [
             [(fit(str(name), NAME_CELLS), "muted"), (f" {value}", "text")] for name, value in rows
         ]
-        lines = lines or [[("none of the variables shown here is set", "muted")]]
+        lines = lines or [
+            [
+                (
+                    "it has none of the variables that may be shown: of GPUs, torch, its launcher",
+                    "muted",
+                )
+            ]
+        ]
         if isinstance(others, int):
             lines += [
                 [],

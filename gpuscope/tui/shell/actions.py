@@ -65,7 +65,7 @@ ACTIONS: tuple[Action, ...] = (
     _lab("try_fix", "r", "Try fix", "the fix under the cursor, in the Lab", "memory", "runs"),
     _view("waterfall", "w", "Timeline", "show the timeline alone, or every byte", "memory",
         footer=5),
-    _view("zoom", "z minus", "Zoom out", "show a longer or shorter time", "overview memory time",
+    _view("zoom", "z minus", "Zoom out", "show a longer time", "overview memory time",
         footer=13),
     _view("zoom_back", "Z plus equals_sign", "Zoom in", "show a shorter time",
         "overview memory time", hidden="equals_sign"),

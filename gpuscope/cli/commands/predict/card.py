@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import replace
 from difflib import get_close_matches
 
@@ -27,8 +28,9 @@ def card(args: argparse.Namespace) -> Card | None:
     """
     size: int | None = args.capacity
     known = gpus.find_gpu(args.gpu) if args.gpu is not None else None
-    # 4090 is the name of a card, 0 is an index.
-    if args.gpu is not None and (known is not None or not args.gpu.isdigit()):
+    # 4090 is the name of a card, 0 is an index, and no host has a GPU 4091.
+    is_index = known is None and re.fullmatch(r"[0-9]{1,3}", args.gpu or "") is not None
+    if args.gpu is not None and not is_index:
         if known is None:
             near = get_close_matches(args.gpu[:60].lower(), gpus.keys().split(", "), 1, 0.5)
             raise UsageError(
