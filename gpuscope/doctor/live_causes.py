@@ -29,6 +29,8 @@ from .live_input import OnDevice, cure_of, on_device
 from .live_scene import MIN_STEPS, WORDINGS, Findings, LiveScene, living, place
 from .live_states import FASTER
 
+NEARLY = 0.005
+"""A fix that wins so little less than the others' pace would brings a rank to that pace."""
 MIN_LOOKS = 50
 """Ten seconds of samples; with fewer, a single pause could make up the share."""
 TENSOR_CORES_SINCE = 8.0
@@ -247,7 +249,9 @@ def _found(
         if step:
             waiting = Waiting(step, step * cause.share, step * max(thread, cause.share))
         cure = cure_of(scene, trainer, cause.share, waiting)
-        cause = replace(cause, cured_by=cure.by, cured_share=cure.won(1.0))
+        won = cure.won(1.0)
+        evens = cause.usual_share is not None and won >= cause.share - NEARLY
+        cause = replace(cause, cured_by="" if evens else cure.by, cured_share=won)
         fixes = cure.fixes
         severity = cure.severity if cause.usual_share is None else severity
         evidence += cure.evidence

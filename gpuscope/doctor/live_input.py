@@ -203,10 +203,7 @@ def _cheaper_first(room: WorkerRoom, waiting: Waiting | None) -> bool:
 
 
 def _saved(room: WorkerRoom, waiting: Waiting | None) -> tuple[float | None, str]:
-    """Return what share of a step the first fix saves, and what it does; None where unknown.
-
-    Its words are "" where it may save all of the wait.
-    """
+    """Return what share of a step the first fix saves, and what it does; None where unknown."""
     if waiting is None:
         return None, ""
     if _cheaper_first(room, waiting):
@@ -214,9 +211,7 @@ def _saved(room: WorkerRoom, waiting: Waiting | None) -> tuple[float | None, str
         return saved, "with half the loading time"
     number = room.number if room.cores is not None or room.waits else MOST_WORKERS
     saved = 1 - waiting.best(number, room.has) / waiting.step
-    hides = saved >= waiting.wait / waiting.step - 0.005
-    workers = count_text(number, "worker")
-    return saved, "" if hides else f"with {workers}"
+    return saved, f"with {count_text(number, 'worker')}"
 
 
 def _fixes(

@@ -84,13 +84,17 @@ def test_a_loader_that_waits_itself_gets_workers_however_busy_the_cores_are():
     )
 
 
-@pytest.mark.parametrize("share", [0.53, 0.6, 0.66])
-def test_no_more_workers_than_hide_the_wait_are_advised_and_the_same_at_each_look(share):
-    finding = advised(needs=0.05, busy=100.0, share=share)
-    assert "num_workers=4," in finding.fixes[0].code, "3 would do: 60 ms beside 40 ms, one to spare"
+def test_no_more_workers_than_hide_the_wait_are_advised():
+    finding = advised(needs=0.05, busy=100.0, share=0.6)
+    assert "num_workers=4," in finding.fixes[0].code, "60 ms beside 40 ms, and some to spare"
     assert finding.effect is not None
-    assert finding.effect.saved_share == pytest.approx(share)
-    assert "all of the input wait" in finding.effect.text
+    assert finding.effect.saved_share == pytest.approx(0.6)
+    assert "60 % of each step with 4 workers" in finding.effect.text
+
+
+@pytest.mark.parametrize("share", [0.58, 0.6, 0.64])
+def test_a_little_more_or_less_wait_changes_no_number_of_workers(share):
+    assert "num_workers=4," in advised(needs=0.05, busy=100.0, share=share).fixes[0].code
 
 
 @pytest.mark.parametrize(("workers", "wanted"), [(1, 8), (4, 8), (8, 16), (40, 32)])

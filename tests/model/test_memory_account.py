@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscope.model.allocator_account import REST_OF_PROCESS, expandable_segments
-from gpuscope.model.fullest_account import account_at_the_fullest
+from gpuscope.model.allocator_account import expandable_segments
+from gpuscope.model.fullest_account import account_at_the_fullest, rss_of
 from gpuscope.model.memory_account import TOLERATED_BYTES, Account, account, largest_freeable
 from gpuscope.store.view import HostView, no_history
 from gpuscope.wire import frames as f
@@ -358,13 +358,18 @@ def test_on_a_cpu_what_no_probe_has_counted_is_unknown_and_not_nothing():
     frames = views.cpu_only(5.0)
     host = views.host_of(frames)
     counted = account_at_the_fullest(host, None, host.trainers[0].allocators[0], no_history)
-    rows = {part.name: part.size for part in counted.account.parts}
-    assert sum(rows.values()) == counted.account.total == host.processes[0].number("rss_bytes")
-    assert counted.account.total - rows[REST_OF_PROCESS] == 48 << 20
+    rss = rss_of(host, host.trainers[0])
+    assert counted.account.total == rss == sum(part.known for part in counted.account.parts)
     for frame in frames:
         if isinstance(frame, f.Sample):
             frame.a.clear()
     host = views.host_of(frames)
     found = account_at_the_fullest(host, None, host.trainers[0].allocators[0], no_history)
-    assert REST_OF_PROCESS not in {part.name for part in found.account.parts}
+    assert found.account.total == rss
     assert all(isinstance(part.size, f.Unknown) for part in found.account.parts)
+    for frame in frames:
+        if isinstance(frame, f.Sample):
+            frame.p.clear()
+    host = views.host_of(frames)
+    found = account_at_the_fullest(host, None, host.trainers[0].allocators[0], no_history)
+    assert isinstance(found.account.total, f.Unknown)
