@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..store.view import DeviceView, History, HistoryOf, HostView, TrainerView, no_history
 from ..text.clock import MINUTE, clock_text
-from ..text.units import duration_text, percent_text
+from ..text.units import duration_text
 from ..wire.frames import TrainerDef
 from .device_trainings import STARVED, recent_mean
 from .rank_pace import MOST, Slower, slower_rank
@@ -70,12 +70,16 @@ class Straggler:
 
     @property
     def brief(self) -> str:
-        """For a line of a table: ``rank 3 is 10 % slower since 14:02, the others wait for it``."""
-        more = percent_text(self.own_seconds / self.usual_seconds - 1)
+        """For a line of a table: ``the others wait for rank 3, 50 ms a step since 14:02``.
+
+        It is no share: all ranks have the step time of the slowest, and a rank whose own work is
+        little beside that takes many times as long for it.
+        """
+        more = duration_text(self.own_seconds - self.usual_seconds)
         since = ""
         if self.wall is not None:
             since = f" since {clock_text(self.wall, MINUTE)}"
-        return f"{name_of(self.trainer)} is {more} slower{since}, the others wait for it"
+        return f"the others wait for {name_of(self.trainer)}, {more} a step{since}"
 
     @property
     def text(self) -> str:
