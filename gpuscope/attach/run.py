@@ -14,7 +14,7 @@ import sys
 from importlib.util import find_spec
 from typing import Dict, List, Mapping, NamedTuple, NoReturn, Optional, Tuple
 
-from ..errors import UsageError
+from ..errors import UsageError, UserError
 from ..missing_file import MissingScript, is_missing_file
 from ..probe import rendezvous
 from ..probe.rendezvous import RendezvousError
@@ -262,9 +262,19 @@ def plan(
     If no probe can be put in, the first line says why. ``on_call`` is what the user's settings say
     of ``--on-call``. Raises :class:`CannotRun`.
     """
+    given = words
     words, chosen = options(words, env, on_call)
     env = chosen.environment
-    argv = command(words, env)
+    try:
+        argv = command(words, env)
+    except UserError:
+        if words[1:] and given[: -len(words)][-1:] == ["--on-call"]:
+            raise CannotRun(
+                f"{words[0]} is no script and no program here. If it is the folder of --on-call, "
+                "it follows an equals sign",
+                f"gpuscope run --on-call={words[0]} {words[1]}",
+            ) from None
+        raise
     if chosen.on_call is None:
         return _with_probe(argv, env)
     env, lines = on_call_settings(argv, env, chosen.on_call)

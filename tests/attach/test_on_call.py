@@ -111,6 +111,11 @@ def test_the_words_decide_before_the_settings_do(tmp_path, monkeypatch):
     assert folder(["--no-on-call"], on=True) is None
     with pytest.raises(UsageError, match="needs a folder"):
         folder(["--on-call="])
+    Path("logs").mkdir()
+    for place in ("logs", "elsewhere/left"):
+        with pytest.raises(UsageError, match="follows an equals sign") as caught:
+            folder(["--on-call", place])
+        assert caught.value.next == f"gpuscope run --on-call={place} train.py"
 
 
 def test_a_crash_of_native_code_leaves_a_stack_and_its_signal(tmp_path):

@@ -55,9 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write what gpuscope doctor FOLDER needs to explain a crash or hang of this run: "
         "dumps of torch's flight recorder, torchrun's error files, stacks of Python's fault "
         "handler. The environment variables that this sets are printed; those that you have set "
-        "stay. It costs next to nothing, and all ranks may share the folder (default: "
-        "gpuscope-on-call/ with Slurm's job id or the time). on_call = true in config.toml does "
-        "this for every run; --no-on-call switches it off for one",
+        "stay. It costs next to nothing, and all ranks may share the folder. Written "
+        "--on-call=FOLDER (default: gpuscope-on-call/ with Slurm's job id or the time). on_call = "
+        "true in config.toml does this for every run; --no-on-call switches it off for one",
     )
     parser.add_argument("--no-on-call", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
