@@ -19,6 +19,7 @@ from gpuscope.model.alerts_settings import AlertSettings
 from gpuscope.tui.shell.actions import ACTIONS
 from gpuscope.tui.shell.keymap import key_text
 from tests.fakes.cases import each
+from tests.fakes.in_process import command
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -201,6 +202,32 @@ def test_the_commands_in_the_blocks_of_a_page_have_verbs_and_options_that_exist(
             import_module(cli.module_of(verb, word)).add_arguments(parser)
             known = {option for action in parser._actions for option in action.option_strings}
             assert options <= known, line
+
+
+LOG = (
+    b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+    b"capacity of 139.80 GiB of which 255.00 MiB is free. Including non-PyTorch memory, this "
+    b"process has 139.55 GiB memory in use. Of the allocated memory 134.88 GiB is allocated by "
+    b"PyTorch, and 4.12 GiB is reserved by PyTorch but unallocated.\n"
+)
+"""The log that the page on out-of-memory errors examines."""
+EXAMINED = re.compile(r"^```text\n\$ gpuscope ((?:doctor|snapshot) (?:-|demos/).*)\n", re.MULTILINE)
+
+
+@each("page", ["out-of-memory.md", "why-is-it-slow.md"])
+def test_what_a_tutorial_shows_of_a_log_a_script_and_a_snapshot_is_what_is_printed(
+    page, monkeypatch
+):
+    monkeypatch.chdir(ROOT)
+    content = (ROOT / "docs" / page).read_text()
+    blocks = list(EXAMINED.finditer(content))
+    assert blocks
+    for block in blocks:
+        words = block[1].removesuffix(" < train.log")
+        printed = " ".join(command(*shlex.split(words), stdin=LOG).stdout.split())
+        shown = content[block.end() : content.index("\n```", block.end())]
+        for part in re.split(r"^ *…$", shown, flags=re.MULTILINE):
+            assert " ".join(part.split()) in printed, words
 
 
 TAB_OF = {"Everywhere": "overview", "A trainer": "doctor"}
