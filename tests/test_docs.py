@@ -18,8 +18,8 @@ from gpuscope.exit_status import ExitStatus
 from gpuscope.model.alerts_settings import AlertSettings
 from gpuscope.tui.shell.actions import ACTIONS
 from gpuscope.tui.shell.keymap import key_text
+from tests.fakes import in_process
 from tests.fakes.cases import each
-from tests.fakes.in_process import command
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -224,7 +224,7 @@ def test_what_a_tutorial_shows_of_a_log_a_script_and_a_snapshot_is_what_is_print
     assert blocks
     for block in blocks:
         words = block[1].removesuffix(" < train.log")
-        printed = " ".join(command(*shlex.split(words), stdin=LOG).stdout.split())
+        printed = " ".join(in_process.command(*shlex.split(words), stdin=LOG).stdout.split())
         shown = content[block.end() : content.index("\n```", block.end())]
         for part in re.split(r"^ *…$", shown, flags=re.MULTILINE):
             assert " ".join(part.split()) in printed, words
