@@ -145,3 +145,59 @@ def custom_kernel(batch: int, device: Any) -> Made:
         device,
         lambda model: (unknown(torch.randn(batch, 64, device=device)) * model.weight.sum()).sum(),
     )
+
+
+def half_weights(batch: int, device: Any) -> Made:
+    """The model is in bfloat16, and the samples are not."""
+
+    def forward(model: nn.Module) -> Any:
+        return model.to(torch.bfloat16)(torch.zeros(batch, 64, device=device)).float().sum()
+
+    return _made(device, forward)
+
+
+def half_attention(batch: int, device: Any) -> Made:
+    """Keys are kept in bfloat16; autocast casts the queries too, and nothing else does."""
+
+    def forward(model: nn.Module) -> Any:
+        query = model(torch.zeros(batch, 4, 16, 64, device=device))
+        return nn.functional.scaled_dot_product_attention(
+            query, query.to(torch.bfloat16), query
+        ).sum()
+
+    return _made(device, forward)
+
+
+def sums_along_edges(batch: int, device: Any) -> Made:
+    """Messages of float32 are added into nodes that autocast has made in half precision."""
+
+    def forward(model: nn.Module) -> Any:
+        nodes = model(torch.zeros(batch, 64, device=device))
+        to = torch.zeros(batch, dtype=torch.long, device=device)
+        messages = nodes * torch.ones(batch, 1, device=device)
+        return torch.zeros_like(nodes).index_add(0, to, messages).float().sum()
+
+    return _made(device, forward)
+
+
+def fills_by_mask(batch: int, device: Any) -> Made:
+    """torch fills with a single number of another type."""
+
+    def forward(model: nn.Module) -> Any:
+        out = model(torch.zeros(batch, 64, device=device))
+        copy = out.detach().clone()
+        copy[copy > 0] = torch.tensor(1.0, dtype=torch.float64)
+        return out.sum() + copy.sum()
+
+    return _made(device, forward)
+
+
+def writes_by_index(batch: int, device: Any) -> Made:
+    """Rows of float32 are written into a table that autocast has made in half precision."""
+
+    def forward(model: nn.Module) -> Any:
+        table = model(torch.zeros(batch, 64, device=device))
+        to = torch.arange(2, device=device)
+        return table.index_copy(0, to, torch.ones(2, 64, device=device)).float().sum()
+
+    return _made(device, forward)

@@ -146,6 +146,42 @@ def test_a_bad_factory_is_answered_in_words(
     assert all(isinstance(word, str) and word for word in caught.value.args)
 
 
+@pytest.mark.parametrize(
+    ("factory", "amp", "words"),
+    [
+        ("half_weights", "off", "addmm gets tensors of float32 and bfloat16"),
+        ("half_weights", "bf16", ""),
+        ("half_attention", "off", "scaled_dot_product_attention gets tensors of float32"),
+        ("half_attention", "bf16", ""),
+        ("sums_along_edges", "off", ""),
+        ("sums_along_edges", "bf16", "index_add gets tensors of bfloat16 and float32"),
+        ("sums_along_edges", "fp16", "index_add gets tensors of float16 and float32"),
+        ("fills_by_mask", "off", ""),
+        ("fills_by_mask", "bf16", ""),
+        ("writes_by_index", "bf16", "index_copy gets tensors of bfloat16 and float32"),
+        pytest.param("half_weights", "compiled", "addmm gets", marks=pytest.mark.slow),
+        pytest.param("writes_by_index", "bf16 compiled", "", marks=pytest.mark.slow),
+        pytest.param("sums_along_edges", "bf16 compiled", "index_add", marks=pytest.mark.slow),
+    ],
+)
+def test_tensors_of_two_types_that_a_gpu_would_refuse_are_told(
+    tracer: Tracer, factory: str, amp: str, words: str
+) -> None:
+    """What inductor compiles is as its code for a CPU was: some operators cast there."""
+    precision, compiled = amp.replace("compiled", "").strip() or "off", amp.endswith("compiled")
+    request = Request(f"{ODD}:{factory}", amp=precision, compile=compiled)
+    if not words:
+        assert tracer.trace(request).parameters
+        return
+    with pytest.raises(CannotPredict) as caught:
+        tracer.trace(request)
+    what, why, then, *_ = caught.value.args
+    assert "fails on a GPU in its first step (" in what
+    assert "odd_factories.py:" in what
+    assert why.startswith(words)
+    assert "cast one of them" in then
+
+
 @pytest.mark.slow
 def test_a_child_that_dies_is_replaced(tracer: Tracer) -> None:
     with pytest.raises(CannotPredict) as caught:

@@ -13,6 +13,7 @@ import torch
 
 from .fakes import DEVICE, HALVES
 from .recorder import Recorder, operator_name
+from .same_types import check_tensors
 
 if TYPE_CHECKING:
     from .fakes import Fakes
@@ -43,6 +44,7 @@ class Attention:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Any:
+        check_tensors("scaled_dot_product_attention", (query, key, value))
         which = self.choose(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
         if which == "flash":
             head = query.shape[-1]

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...wire.code_owner import last_own_line
 from ..request import CannotPredict, Request
+from .same_types import TypesDiffer
 
 _DISTRIBUTED = os.path.join("torch", "distributed", "")
 _DEEPSPEED = "deepspeed"
@@ -40,6 +41,13 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
         return _within(request, error)
     kind, text = type(error).__name__, " ".join(str(error).split())[:400]
     at = _theirs(error)
+    if isinstance(error, TypesDiffer):
+        name, *types = error.args
+        return CannotPredict(
+            f"{request.model} fails on a GPU in its first step{at}.",
+            f"{name} gets tensors of {' and '.join(types)}, and takes only one type.",
+            "cast one of them, as in x.to(y.dtype); autocast casts nothing here",
+        )
     if kind in ("DynamicOutputShapeException", "DataDependentOutputException"):
         return CannotPredict(
             f"What {request.model} does depends on values, which a prediction does not have: "

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTenso
 from torch.utils._mode_utils import no_dispatch
 
 from ..request import Doubt
-from . import data_dependent, known_values, value_statistics
+from . import data_dependent, known_values, same_types, value_statistics
 from .recorder import BACKWARD, Recorder, operator_name
 
 DEVICE = torch.device("cpu", 0)
@@ -164,6 +164,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
                 if counting is None:
                     known_values.forget(tensor)
             return None
+        same_types.check(func, args, compiled=self.muted)
         self._nested = True
         try:
             own = self.instead.get(func)

@@ -1,0 +1,62 @@
+"""Refuse operators of tensors of two types that take only one: they fail on a GPU.
+
+torch's fakes follow the shapes of these operators and not their types. Where autocast applies it
+has cast their tensors before. What it leaves alone, and what a model in half precision gets in
+another type, is an error in the first step, however much memory there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+_POSITIONS: dict[tuple[int, ...], str] = {
+    (0, 1): "mm mv convolution grid_sampler_2d grid_sampler_3d binary_cross_entropy",
+    (1, 2): "addmm addmv",
+    (0, 3): "index_add index_add_ index_copy index_copy_ index_reduce index_reduce_",
+    (0, 2): "index_put index_put_ _index_put_impl_",
+}
+"""The positions of the arguments that have to be of one type, and the operators."""
+TOGETHER: dict[Any, tuple[int, ...]] = {
+    getattr(aten, name).default: positions
+    for positions, names in _POSITIONS.items()
+    for name in names.split()
+}
+
+
+CAST = frozenset(
+    func
+    for func in TOGETHER
+    if func.overloadpacket.__name__.lstrip("_").startswith(
+        ("index_copy", "index_put", "mv", "addmv")
+    )
+)
+"""Those of them that inductor compiles into code of its own, which casts."""
+
+
+class TypesDiffer(RuntimeError):
+    """An operator got tensors of several types; ``args`` are its name and the types."""
+
+
+def check(func: Any, args: tuple[Any, ...], compiled: bool = False) -> None:
+    """Raise :class:`TypesDiffer` where an operator gets several types and takes one.
+
+    A single number without a dimension is left alone, because torch may fill with it. ``compiled``
+    says that the operator is about to be compiled.
+    """
+    positions = TOGETHER.get(func)
+    if positions is None or len(args) <= positions[-1] or (compiled and func in CAST):
+        return
+    tensors = [args[at] for at in positions]
+    if all(isinstance(one, torch.Tensor) for one in tensors) and tensors[1].dim():
+        check_tensors(func.overloadpacket.__name__, tensors)
+
+
+def check_tensors(name: str, tensors: Iterable[Any]) -> None:
+    """Raise :class:`TypesDiffer` if these tensors of one operator are of several types."""
+    types = {str(one.dtype).removeprefix("torch."): one.dtype for one in tensors}
+    if len(types) > 1:
+        raise TypesDiffer(name, *types)
