@@ -19,31 +19,9 @@ from gpuscope.agent import main as agent_main
 from gpuscope.agent.requests import Requests
 from gpuscope.attach import bundle
 from gpuscope.wire import frames
-from tests.fakes import agents, pythons
+from tests.fakes import agents
 
 QUIET = ("--sockets", "/nonexistent")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("minor", pythons.MINORS)
-def test_speaks_under_every_python(minor):
-    python = pythons.find_or_skip(minor)
-    with agents.process("--nonce", "n-1", *QUIET, python=python) as (viewer, child):
-        hello = viewer.wait_for(frames.Hello)
-        assert (hello.role, hello.nonce, hello.pid, hello.hz) == ("agent", "n-1", child.pid, 2.0)
-        assert hello.py.split(".")[1] == str(minor)
-        assert hello.cols["g"] == list(frames.DEVICE_COLUMNS)
-        host = viewer.wait(lambda: viewer.definition("host", lambda h: h.cpu_count)[1], "host")
-        assert host.cpu_count == os.cpu_count()
-        viewer.wait(
-            lambda: [r for r in viewer.rows("h", 0) if r["cpu_percent"] is not None],
-            "host readings",
-        )
-        viewer.close_requests()
-        bye = viewer.wait_end()
-        assert bye is not None
-        assert "standard input was closed" in bye.why
-        assert child.wait(5) == 0
 
 
 def test_without_a_driver_the_reason_is_told_and_the_host_is_sampled():

@@ -9,15 +9,14 @@ import ast
 import json
 import os
 import subprocess
-from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from gpuscope.attach import agent_source, bootstrap, bundle
+from gpuscope.wire import frames
 from gpuscope.wire.codec import decode, encode
-from gpuscope.wire.frames import Hello, Ping, Pong, Sample
-from tests.fakes import pythons
+from tests.fakes import agents, pythons, shim
 from tests.fakes.waiting import alive, until
 
 PATIENCE = 30.0
@@ -40,32 +39,51 @@ def frames_behind(process, marker):
 @pytest.mark.slow
 @pytest.mark.parametrize("minor", pythons.MINORS)
 def test_it_runs_under_every_python(minor):
+    """It comes through the pipe, reads a driver and the host, answers, and ends when it is left."""
     python = pythons.find_or_skip(minor)
     sent = bootstrap.preamble(2.0)
-    process = start(python)
+    process = start(python, shim.environment(gpus=2, pid=os.getpid()))
+    viewer = agents.Viewer(process.stdout.fileno(), os.dup(process.stdin.fileno()))
     try:
-        process.stdin.write(sent.data + encode(Ping(5.0)))
-        process.stdin.flush()
-        frames = frames_behind(process, sent.marker)
-        hello = next(frames)
-        assert isinstance(hello, Hello)
+        process.stdin.write(sent.data + encode(frames.Ping(5.0)))
+        process.stdin.close()
+        said = b""
+        while not said.endswith(sent.marker):
+            said += (byte := os.read(process.stdout.fileno(), 1))
+            assert byte, process.stderr.read()
+        viewer.start()
+        hello = viewer.wait_for(frames.Hello)
         assert hello.nonce.encode() in sent.marker
         assert hello.py.startswith(f"3.{minor}.")
-        # What was sent right behind the zip is read as a request. What runs here is told before the
-        # first sample: a definition for each of it.
-        awaited = {Sample, Pong}
-        for frame in islice(frames, 1000):
-            awaited.discard(type(frame))
-            if not awaited:
-                break
-        assert not awaited
-        maps = Path(f"/proc/{hello.pid}/maps").read_text()
-        assert "site-packages" not in maps
-        process.stdin.close()
+        assert hello.cols["g"] == list(frames.DEVICE_COLUMNS)
+        viewer.wait_for(frames.Pong)  # what was sent right behind the zip is a request
+        for index in (0, 1):
+            gpu, _ = viewer.definition("gpu", lambda one, index=index: one.index == index)
+            viewer.wait(
+                lambda gpu=gpu: any(
+                    0 < (row["sm_active_percent"] or 0) < 100 for row in viewer.rows("g", gpu)
+                ),
+                "readings of the driver",
+            )
+        _, told = viewer.definition("proc", lambda one: one.pid == os.getpid())
+        assert told.command
+        _, host = viewer.definition("host", lambda one: one.cpu_count)
+        assert host.cpu_count == os.cpu_count()
+        viewer.wait(
+            lambda: any(row["cpu_percent"] is not None for row in viewer.rows("h", 0)),
+            "readings of the host",
+        )
+        assert "site-packages" not in Path(f"/proc/{hello.pid}/maps").read_text()
+        viewer.close_requests()
+        bye = viewer.wait_end()
+        assert bye is not None
+        assert "standard input was closed" in bye.why
         assert process.wait(10) == 0
     finally:
+        viewer.close_requests()
         process.kill()
         process.wait()
+        viewer.join()
 
 
 def test_it_leaves_nothing_where_it_ran(tmp_path):
@@ -162,7 +180,7 @@ def test_without_a_memory_file_a_nameless_one_does(tmp_path):
     process = start(env={"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)})
     process.stdin.write(data)
     process.stdin.flush()
-    assert isinstance(next(frames_behind(process, sent.marker)), Hello)
+    assert isinstance(next(frames_behind(process, sent.marker)), frames.Hello)
     process.stdin.close()
     process.wait(10)
     assert list(tmp_path.iterdir()) == []

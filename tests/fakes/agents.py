@@ -5,18 +5,13 @@ One is a real process from the zip; another runs in this process (for a fake dri
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from gpuscope.agent import main as agent_main
@@ -155,7 +150,6 @@ class Viewer:
 @contextlib.contextmanager
 def process(
     *options: str,
-    python: str = sys.executable,
     env: dict[str, str] | None = None,
     read: bool = True,
 ) -> Iterator[tuple[Viewer, subprocess.Popen[bytes]]]:
@@ -163,9 +157,8 @@ def process(
 
     ``read=False`` leaves its frames in the pipe until ``viewer.start()``.
     """
-    zip_path = bundle.local_agent_zip() if python == sys.executable else _shipped_zip()
     child = subprocess.Popen(
-        [python, "-I", zip_path, *options],
+        [sys.executable, "-I", bundle.local_agent_zip(), *options],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -187,15 +180,6 @@ def process(
         assert child.stderr is not None
         child.stderr.close()
         child.stdout.close()
-
-
-@functools.cache
-def _shipped_zip() -> str:
-    folder = tempfile.mkdtemp(prefix="gpuscope-tests-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = Path(folder) / "agent.zip"
-    path.write_bytes(bundle.zipped(bundle.agent_contents(), compress=True))
-    return str(path)
 
 
 @contextlib.contextmanager
