@@ -1,9 +1,9 @@
-"""Define a rule on a message: the words it is known by, and the causes it can have."""
+"""Define the rules on messages, figures and symptoms, and apply those on messages."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from ..finding import Confidence, Severity
@@ -13,21 +13,67 @@ from .votes import Vote
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
-    """One cause of a message.
-
-    - ``words``: a pattern that the message or the text near it must match; ``unlike``: one that it
-      must not match.
-    - ``when``: circumstances of which at least one must hold; ``unless``: circumstances of which
-      none may hold.
-    """
+class Cause:
+    """One cause that a rule speaks for, with a weight from 0 to 1."""
 
     pitfall: str
     title: str
     weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class CauseWhen(Cause):
+    """One that counts only under circumstances.
+
+    One of ``when`` must hold, unless it is empty, and none of ``unless``.
+    """
+
     confidence: Confidence = "prior"
     when: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
+
+    def counts(self, circumstances: Collection[str]) -> bool:
+        """Return whether the cause counts under these circumstances."""
+        if self.when and not any(name in circumstances for name in self.when):
+            return False
+        return not any(name in circumstances for name in self.unless)
+
+
+@dataclass(frozen=True, slots=True)
+class FigureVote(CauseWhen):
+    """One cause that the figures of a rule support."""
+
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FigureRule:
+    """The causes that figures of one kind speak for, and the sentence that shows them."""
+
+    id: str
+    votes: tuple[FigureVote, ...]
+    cause: str = ""
+    says: str = ""
+    severity: Severity = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """A pattern in the flat lower-case text, and the causes it speaks for."""
+
+    cause: str
+    pattern: str
+    votes: tuple[Cause, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Option(CauseWhen):
+    """One cause of a message.
+
+    ``words`` is a pattern that the message or the text near it must match, ``unlike`` one that it
+    must not match.
+    """
+
     words: str = ""
     unlike: str = ""
 

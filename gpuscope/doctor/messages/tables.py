@@ -12,15 +12,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ...checked_rows import TableError, checked
 from ..finding import Abstained
-from .figure import FigureRule, FigureVote
-from .rule import Option, Rule
-from .symptom import Symptom, SymptomVote
+from .rule import Cause, FigureRule, FigureVote, Option, Rule, Symptom
 
 FOLDER = Path(__file__).with_name("rules")
 MESSAGES = ("devices", "distributed", "host", "build", "libraries", "training", "data")
@@ -46,19 +44,22 @@ _Row = TypeVar("_Row")
 @cache
 def rules(names: tuple[str, ...] = MESSAGES) -> tuple[Rule, ...]:
     """Return the rules on messages of these files. Raises :class:`TableError`."""
-    return tuple(row for name in names for row in _read_rows(name, "rules", _read_rule))
+    read = partial(_read_rule, kind=Rule, causes="options", cause=Option)
+    return tuple(row for name in names for row in _read_rows(name, "rules", read))
 
 
 @cache
 def symptoms(names: tuple[str, ...]) -> tuple[Symptom, ...]:
     """Return the symptoms of these files. Raises :class:`TableError`."""
-    return tuple(row for name in names for row in _read_rows(name, "symptoms", _read_symptom))
+    read = partial(_read_rule, kind=Symptom, causes="votes", cause=Cause)
+    return tuple(row for name in names for row in _read_rows(name, "symptoms", read))
 
 
 @cache
 def figure_rules(name: str = FIGURES) -> dict[str, FigureRule]:
     """Return the rules on figures by their ids. Raises :class:`TableError`."""
-    rows = _read_rows(name, "rules", _read_figure_rule)
+    read = partial(_read_rule, kind=FigureRule, causes="votes", cause=FigureVote)
+    rows = _read_rows(name, "rules", read)
     return dict(_check_distinct(name, ((row.id, row) for row in rows)))
 
 
@@ -148,21 +149,12 @@ def _read_rows(name: str, key: str, made: Callable[[Any, dict[str, str]], _Row])
     return rows
 
 
-def _read_rule(row: Any, parts: dict[str, str]) -> Rule:
-    values = checked(_expand(row, parts), Rule)
-    return Rule(**{**values, "options": _read_causes(values.get("options", ()), Option, parts)})
-
-
-def _read_symptom(row: Any, parts: dict[str, str]) -> Symptom:
-    values = checked(_expand(row, parts), Symptom)
-    return Symptom(**{**values, "votes": _read_causes(values.get("votes", ()), SymptomVote, parts)})
-
-
-def _read_figure_rule(row: Any, parts: dict[str, str]) -> FigureRule:
-    values = checked(row, FigureRule)
-    return FigureRule(
-        **{**values, "votes": _read_causes(values.get("votes", ()), FigureVote, parts)}
-    )
+def _read_rule(
+    row: Any, parts: dict[str, str], kind: type[_Row], causes: str, cause: type[Cause]
+) -> _Row:
+    """Return a rule of a ``kind``; the causes that it is for have the key ``causes``."""
+    values = checked(_expand(row, parts), kind)
+    return kind(**{**values, causes: _read_causes(values.get(causes, ()), cause, parts)})
 
 
 def _read_causes(
