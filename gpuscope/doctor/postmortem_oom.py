@@ -8,7 +8,7 @@ for it in one piece.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..text.units import GIB, MIB, bytes_text, percent_text
 from . import effects
@@ -24,25 +24,15 @@ SMALL = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OomFacts:
+class OomFacts(effects.Amounts):
     """The bytes at the moment of the failure; None where they are unknown.
 
     ``largest_free`` is the largest contiguous free range of the default pool, and ``private_idle``
     is what is free inside private pools. ``settings`` are the settings of the allocator.
     """
 
-    requested: float | None = None
-    free: float | None = None
     total: float | None = None
-    allocated: float | None = None
     reserved: float | None = None
-    inactive_split: float | None = None
-    cached: float | None = None
-    largest_free: float | None = None
-    private_idle: float | None = None
-    parameters: float | None = None
-    gradients: float | None = None
-    optimizer: float | None = None
     settings: str = ""
     where: str = ""
     source: str = ""
@@ -51,21 +41,10 @@ class OomFacts:
 def judge(facts: OomFacts) -> list[Finding]:
     """Returns the findings about one error, the likeliest first, and always at least one."""
     found = [*_causes(facts)] or [_full_card(facts)]
-    amounts = effects.Amounts(
-        requested=facts.requested,
-        free=facts.free,
-        allocated=facts.allocated,
-        cached=facts.cached
-        if facts.cached is not None
-        else _difference(facts.reserved, facts.allocated),
-        inactive_split=facts.inactive_split,
-        largest_free=facts.largest_free,
-        outside=_outside_bytes(facts),
-        private_idle=facts.private_idle,
-        parameters=facts.parameters,
-        gradients=facts.gradients,
-        optimizer=facts.optimizer,
-    )
+    cached = facts.cached
+    if cached is None:
+        cached = _difference(facts.reserved, facts.allocated)
+    amounts = replace(facts, cached=cached, outside=_outside_bytes(facts))
     return [effects.of_memory(finding, amounts) for finding in found]
 
 

@@ -124,7 +124,9 @@ class Snapshot:
     def _note_whole(
         self, root: dict[str, Any], loaded: Loaded, found: dict[int, DeviceBlocks]
     ) -> None:
-        say = self.notes.append
+        def say(code: str, text: str) -> None:
+            self.notes.append(Note(code, text))
+
         if loaded.problem:
             what = {
                 "truncated": f"the file ends after {loaded.read_bytes:,} bytes, in the middle of "
@@ -139,32 +141,25 @@ class Snapshot:
                 f"{whole:,} whole segments and the part of the traces that was read are shown; "
                 f"the newest entries are missing"
             )
-            say(Note(loaded.problem, f"{what}: {shown}."))
+            say(loaded.problem, f"{what}: {shown}.")
         unknown = [
             clean(str(key), 40)
             for key in list(root)[:MAX_PAIRS]
             if not isinstance(key, str) or key not in _KNOWN_KEYS
         ]
         if unknown:
-            say(
-                Note(
-                    "unknown_key",
-                    f"unknown keys are left out: {', '.join(unknown[:8])}",
-                )
-            )
+            say("unknown_key", f"unknown keys are left out: {', '.join(unknown[:8])}")
         if found and any(here.live.stack for here in found.values()) and not has_stacks(found):
             text = (
                 "no block has a stack: the history of allocations was off "
                 "(torch.cuda.memory._record_memory_history()). Sizes, fragmentation and totals "
                 "are complete."
             )
-            say(Note("no_frames", text))
+            say("no_frames", text)
         if self.stacks.malformed:
             say(
-                Note(
-                    "malformed",
-                    f"{self.stacks.malformed:,} stacks are not lists of frames: shown as unknown",
-                )
+                "malformed",
+                f"{self.stacks.malformed:,} stacks are not lists of frames: shown as unknown",
             )
 
     def _device(
@@ -174,38 +169,29 @@ class Snapshot:
         view.complete = complete
         self.live[here.device] = here.live
         self.totals[here.device] = here.totals
-        say = view.notes.append
+
+        def say(code: str, text: str) -> None:
+            view.notes.append(Note(code, text))
+
         if here.malformed:
-            say(
-                Note(
-                    "malformed",
-                    f"{here.malformed:,} segments or blocks are invalid and left out",
-                )
-            )
+            say("malformed", f"{here.malformed:,} segments or blocks are invalid and left out")
         if here.mismatched:
             say(
-                Note(
-                    "mismatch",
-                    f"{here.mismatched:,} segments do not add up: their own sums differ from "
-                    "their blocks'",
-                )
+                "mismatch",
+                f"{here.mismatched:,} segments do not add up: their own sums differ from "
+                "their blocks'",
             )
         for state, count in here.unknown_states.most_common(5):
             say(
-                Note(
-                    "unknown_state",
-                    f"{count:,} blocks are in an unknown state ({state}): counted as free",
-                )
+                "unknown_state",
+                f"{count:,} blocks are in an unknown state ({state}): counted as free",
             )
         if view.folded_segments:
-            say(Note("folded", f"{view.folded_segments:,} small segments are not in the map"))
+            say("folded", f"{view.folded_segments:,} small segments are not in the map")
         if not entries:
             say(
-                Note(
-                    "no_trace",
-                    "no trace: the history of allocations was off. There is nothing to show over "
-                    "time.",
-                )
+                "no_trace",
+                "no trace: the history of allocations was off. There is nothing to show over time.",
             )
             return view
         columns = read_trace(entries, self.stacks)
@@ -221,7 +207,7 @@ class Snapshot:
                 here.totals.reserved_bytes if final else None,
             )
         except ValueError:
-            say(Note("malformed", "the sizes in the trace are invalid: it is left out"))
+            say("malformed", "the sizes in the trace are invalid: it is left out")
             return view
         self.moments[here.device] = moments
         self.segments[here.device] = (table_of(here), final is not None)
