@@ -8,9 +8,7 @@ columns.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from textual.binding import BindingType
+from typing import TYPE_CHECKING, Any
 
 from ...model.device_state import NEARLY_FULL
 from ...text import styled
@@ -25,7 +23,6 @@ from ..shell.footer import PAIRS, tab_actions
 from ..shell.keymap import (
     KEY_CELLS,
     KeySection,
-    bindings_of,
     key_of,
     key_text,
     sections_of,
@@ -130,7 +127,6 @@ class HelpScreen(TextDialog):
     """The help, which ``?`` opens and closes."""
 
     DEFAULT_CSS = "HelpScreen .dialog { width: 170; max-width: 100%; max-height: 92%; }"
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("HelpScreen")]
 
     def __init__(self, session: Session, screen: Screen[Any], on_tab: Collection[str] = ()) -> None:
         """Begin with the keys of ``screen``.

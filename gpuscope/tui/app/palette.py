@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input
@@ -19,7 +17,7 @@ from ...text import styled
 from ...text.styled import Line
 from ...text.width import cells
 from ..shell.footer import screen_hints
-from ..shell.keymap import bindings_of, keys_of
+from ..shell.keymap import keys_of
 from ..theme import Glyphs
 from ..widgets.dialog import ClosesOnce
 from ..widgets.key_line import KeyLine
@@ -57,7 +55,6 @@ class Palette(ClosesOnce, ModalScreen[None]):
     Palette LiveTable { height: 12; margin: 1 0 0 0; }
     Palette #about { height: 2; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("Palette")]
 
     def __init__(self) -> None:
         super().__init__()

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from textual.binding import BindingType
+from typing import TYPE_CHECKING, Any
 
 from ... import config
 from ...model.alerts_settings import AlertSettings
 from ...paths import short_path
 from ...text.styled import Line
-from ..shell.keymap import bindings_of, key_of
+from ..shell.keymap import key_of
 from ..theme import THEME_NAMES
 from ..widgets.program import program
 from ..widgets.text_dialog import TextDialog
@@ -30,8 +28,6 @@ OWN = "SettingsDialog"
 
 class SettingsDialog(TextDialog):
     """All settings; keys change the theme, the rate, and whose rows are shown."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("SettingsDialog")]
 
     def __init__(self, session: Session) -> None:
         super().__init__("Settings")

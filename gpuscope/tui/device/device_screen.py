@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 
 from ...model.device_state import judge, mute, processes_on
@@ -28,7 +27,6 @@ from ..memory.timeline import shown_seconds
 from ..shared.event_rows import event_lines
 from ..shared.trainer_actions import open_act
 from ..shell.clock_at import clock_at
-from ..shell.keymap import bindings_of
 from ..theme import SERIES
 from ..widgets.charted_screen import CHART_ROWS, WINDOWS, ChartedScreen
 from ..widgets.pane import set_title
@@ -80,7 +78,6 @@ class DeviceScreen(ChartedScreen):
     DeviceScreen #device-events { height: 1fr; min-height: 4; display: none; }
     DeviceScreen.-narrow #right > Horizontal { height: auto; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("DeviceScreen")]
 
     def __init__(self, session: Session, key: str) -> None:
         super().__init__(session, key, histories=len(CHARTS), charts=len(CHARTS) - 2)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Input
 
 from ...text import styled
 from ...text.styled import Line
-from ..shell.keymap import bindings_of
 from ..widgets.dialog import Dialog
 from ..widgets.text import Lines
 
@@ -41,7 +39,6 @@ class DeadJobDialog(Dialog):
         border: none; height: 1; padding: 0; background: $panel; margin: 0 0 1 0;
     }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("DeadJobDialog")]
 
     def __init__(self, path: str = "") -> None:
         super().__init__()

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
 from ...text.styled import Line
 from ..lab.text import occupant_text
 from ..runs.demo import Demo, state_text
-from ..shell.keymap import bindings_of, key_of
+from ..shell.keymap import key_of
 from ..widgets.text import Lines
 from ..widgets.text_dialog import TextDialog
 
@@ -35,8 +34,6 @@ class ExplainDialog(TextDialog):
     It says how the pitfall shows, its fixes, when not to apply them, what it costs, and where
     it is from.
     """
-
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ExplainDialog")]
 
     def __init__(self, row: Pitfall) -> None:
         super().__init__(row.id)
@@ -73,7 +70,6 @@ class CommandDialog(TextDialog):
     CommandDialog .dialog { width: 100; }
     CommandDialog #output { height: 14; margin: 1 0 0 0; border-top: solid $gs-border; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("CommandDialog")]
 
     def __init__(self, runs: LabRuns, proof: Proof) -> None:
         super().__init__()

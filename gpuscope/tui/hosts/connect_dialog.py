@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.suggester import Suggester
 from textual.widgets import Input
 
 from ...text import styled
 from ...text.styled import Line
-from ..shell.keymap import bindings_of
 from ..widgets.dialog import Dialog
 from ..widgets.program import program
 from ..widgets.text import Lines
@@ -61,7 +59,6 @@ class ConnectDialog(Dialog):
         border: none; height: 1; padding: 0; background: $panel; margin: 0 0 1 0;
     }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ConnectDialog")]
 
     def __init__(self, session: Session) -> None:
         super().__init__()

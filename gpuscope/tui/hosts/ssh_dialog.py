@@ -7,17 +7,16 @@ thread that serves ssh's helper, and the answer goes back there; it is kept nowh
 from __future__ import annotations
 
 import concurrent.futures
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from textual.app import App, ComposeResult
-from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from ...text import styled
 from ..shell.footer import screen_hints
-from ..shell.keymap import bindings_of, key_of, keys_of
+from ..shell.keymap import key_of, keys_of
 from ..widgets.dialog import ClosesOnce
 from ..widgets.key_line import KeyLine
 from ..widgets.text import Lines
@@ -43,7 +42,6 @@ class SshPrompt(ClosesOnce, ModalScreen[str | None]):
     }
     SshPrompt Input, SshPrompt Input:focus { border: none; height: 1; padding: 0; background: $panel; }
     """  # noqa: E501
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("SshPrompt")]
 
     def __init__(self, question: SshQuestion) -> None:
         super().__init__()

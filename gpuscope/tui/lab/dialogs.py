@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Input
 
@@ -22,7 +20,6 @@ from ...text.units import bytes_text
 from ..cells import fit
 from ..runs.choices import choices, does_nothing
 from ..runs.runs import LabRuns
-from ..shell.keymap import bindings_of
 from ..widgets.program import program
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text_dialog import TextDialog
@@ -43,7 +40,6 @@ class ValueDialog(TextDialog):
     ValueDialog Input { height: 1; border: none; margin: 1 0 0 0; padding: 0 1; background: $panel; }
     ValueDialog Input:focus { border: none; }
     """  # noqa: E501
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ValueDialog")]
 
     def __init__(self, runs: LabRuns, toggle: Toggle) -> None:
         super().__init__()
@@ -137,16 +133,9 @@ class HeldDialog(TextDialog):
     It says who uses it, and how much.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("HeldDialog")]
-
     def __init__(self, runs: LabRuns) -> None:
-        super().__init__()
+        super().__init__("GPU in use")
         self.runs = runs
-
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as body:
-            body.border_title = "GPU in use"
-            yield self.lines
 
     def text(self) -> Iterable[Line]:
         many = len({one.index for one in self.runs.held})
@@ -185,7 +174,6 @@ class HeldDialog(TextDialog):
 class QuitDialog(TextDialog):
     """The question whether to quit while a run or a search is in progress."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("QuitDialog")]
     WAIT_SECONDS = 2.5
     """How long to wait for the end of the run; a later end is recorded without the viewer."""
 
@@ -225,18 +213,11 @@ class QuitDialog(TextDialog):
 class RepeatDialog(TextDialog):
     """The question how often to measure A and B in turns, and how many steps each time."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("RepeatDialog")]
-
     def __init__(self, runs: LabRuns, a: LabConfig, b: LabConfig) -> None:
-        super().__init__()
+        super().__init__("Repeat A and B interleaved")
         self.runs = runs
         self.a, self.b = replace(a, steps=None), replace(b, steps=None)
         self.repeats, self.steps = DEFAULT_REPEATS, DEFAULT_STEPS
-
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as body:
-            body.border_title = "Repeat A and B interleaved"
-            yield self.lines
 
     def text(self) -> Iterable[Line]:
         total = 2 * self.repeats

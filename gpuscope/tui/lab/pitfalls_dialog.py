@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
 from ...text import styled
@@ -18,7 +17,7 @@ from ...text.styled import Line
 from ..runs.demo import Demo, state_text
 from ..runs.ledger_view import in_own_thread
 from ..runs.runs import LabRuns
-from ..shell.keymap import bindings_of, key_of
+from ..shell.keymap import key_of
 from ..widgets.dialog import Dialog
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
@@ -74,7 +73,6 @@ class PitfallsDialog(Dialog):
     PitfallsDialog #pitfall-about { height: 6; margin: 1 0 0 0; }
     PitfallsDialog #pitfall-output { height: 30%; border-top: solid $gs-border; border-title-color: $gs-title; }
     """  # noqa: E501
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("PitfallsDialog")]
 
     def __init__(self, runs: LabRuns, first: str = "") -> None:
         """Begin with the cursor on the script ``first``, or on the one that proves that finding."""

@@ -8,17 +8,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Input
 
 from ...text.styled import Line
 from ..runs.ledger_view import in_own_thread
 from ..runs.runs import LabRuns
-from ..shell.keymap import bindings_of
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text_dialog import TextDialog
 
@@ -46,7 +44,6 @@ class RecordingDialog(TextDialog):
     RecordingDialog Input:focus { border: none; }
     RecordingDialog LiveTable { height: 8; }
     """  # noqa: E501
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("RecordingDialog")]
 
     def __init__(self, runs: LabRuns, taken: Callable[[Entry], None]) -> None:
         super().__init__()

@@ -6,16 +6,11 @@ It has the switches, every figure or the reason why there is none, and the surro
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar
-
-from textual.app import ComposeResult
-from textual.binding import BindingType
-from textual.containers import VerticalScroll
+from typing import TYPE_CHECKING
 
 from ...text.styled import Line
 from ..runs.run import RunView
 from ..runs.runs import LabRuns, run_name
-from ..shell.keymap import bindings_of
 from ..widgets.text_dialog import TextDialog
 from .run_text import entry_lines, live_lines, repeat_lines
 
@@ -27,20 +22,11 @@ if TYPE_CHECKING:
 class RunDialog(TextDialog):
     """One run in full, whose switches a key takes over."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("RunDialog")]
-
     def __init__(self, runs: LabRuns, entries: Sequence[Entry], run: RunView | None) -> None:
-        super().__init__()
+        many = f" and {len(entries) - 1} repeats" if len(entries) > 1 else ""
+        super().__init__(f"Run {run_name(entries[0].id)}{many}" if entries else "The current run")
         self.runs = runs
         self._entries, self._run = entries, run
-
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as body:
-            many = f" and {len(self._entries) - 1} repeats" if len(self._entries) > 1 else ""
-            body.border_title = (
-                f"Run {run_name(self._entries[0].id)}{many}" if self._entries else "The current run"
-            )
-            yield self.lines
 
     def key_states(self) -> Collection[str]:
         return ("switches",) if self._config() is not None else ()

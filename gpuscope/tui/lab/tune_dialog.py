@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
-
-from textual.app import ComposeResult
-from textual.binding import BindingType
-from textual.containers import VerticalScroll
 
 from ...text.styled import Line
 from ...text.units import duration_text
 from ..runs.runs import LabRuns
-from ..shell.keymap import bindings_of
 from ..widgets.program import program
 from ..widgets.text_dialog import TextDialog
 
@@ -32,19 +26,12 @@ def _first_budget(runs: LabRuns) -> float:
 class TuneDialog(TextDialog):
     """The question for a search that begins with the Lab's switches."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("TuneDialog")]
-
     def __init__(self, runs: LabRuns, share_gpus: bool = False) -> None:
-        super().__init__()
+        super().__init__("Search for the fastest settings")
         self.runs = runs
         self._budget = _first_budget(runs)
         self._free_batch = False
         self._share = share_gpus
-
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as body:
-            body.border_title = "Search for the fastest settings"
-            yield self.lines
 
     def text(self) -> Iterable[Line]:
         device = self.runs.device.kind

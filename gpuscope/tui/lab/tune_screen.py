@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal
 
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import count_text
 from ..runs.tuning import Tuning
-from ..shell.keymap import bindings_of, key_of
+from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..terminal.copying import copy_text
 from ..widgets.full_screen import FullScreen
@@ -64,7 +62,6 @@ class TuneScreen(FullScreen):
     TuneScreen #tune-all { height: auto; }
     TuneScreen #tune-below { height: auto; max-height: 100%; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("TuneScreen")]
 
     def __init__(self, session: Session) -> None:
         super().__init__()

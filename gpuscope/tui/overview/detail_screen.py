@@ -6,9 +6,6 @@ Where a reading is missing, it gives the reason. It is what Enter opens from a l
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import ClassVar
-
-from textual.binding import BindingType
 
 from ...collect.clock_events import clock_event_words
 from ...model.device_state import judge
@@ -32,7 +29,7 @@ from ..charts.strips import text_of
 from ..memory.timeline import WINDOWS
 from ..shared.device_state_text import token_of
 from ..shell.entries import Hint
-from ..shell.keymap import bindings_of, keys_of
+from ..shell.keymap import keys_of
 from ..shell.session import Session
 from ..widgets.full_screen import absent, footer_keys, not_now
 from ..widgets.program import program
@@ -77,8 +74,6 @@ class DetailScreen(TextDialog):
 
     Enter closes it, as it has opened it.
     """
-
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("DetailScreen")]
 
     def __init__(self, session: Session, key: str) -> None:
         super().__init__()

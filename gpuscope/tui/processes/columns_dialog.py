@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
-from ..shell.keymap import bindings_of
 from ..widgets.dialog import Dialog
 from ..widgets.text import Lines
 from .rows import CHOICES, COLUMNS
@@ -34,8 +32,6 @@ WORDS = {
 
 class ColumnDialog(Dialog):
     """A line for each column that can be hidden; space or Enter changes it."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ColumnDialog")]
 
     def __init__(self, session: Session) -> None:
         super().__init__()

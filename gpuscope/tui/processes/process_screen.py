@@ -64,7 +64,6 @@ class ProcessScreen(FullScreen):
     ProcessScreen #processes { height: 1fr; }
     ProcessScreen #notes { height: auto; max-height: 5; padding: 0 2; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ProcessScreen")]
 
     def __init__(self, session: Session) -> None:
         super().__init__()

@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
-
-from textual.binding import BindingType
+from typing import TYPE_CHECKING
 
 from ...model.ranks import name_of
 from ...store.view import by_id, by_pid
@@ -19,7 +17,7 @@ from ...text import styled
 from ...text.process_name import shown_command
 from ...text.styled import Line
 from ...text.units import age_text, bytes_text
-from ..shell.keymap import bindings_of, key_of
+from ..shell.keymap import key_of
 from ..shell.screen_keys import SIGNAL_KEYS
 from ..widgets.text_dialog import TextDialog
 
@@ -134,8 +132,6 @@ class SignalDialog(TextDialog):
 
     ``state`` is asking, running or done.
     """
-
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("SignalDialog")]
 
     def __init__(self, session: Session, process: ProcView) -> None:
         super().__init__("Send a signal")

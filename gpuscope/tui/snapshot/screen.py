@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 
 from ...doctor.finding import Pitfall, Report
@@ -23,7 +22,7 @@ from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text
 from ..charts.moments import MomentChart
-from ..shell.keymap import bindings_of, key_of
+from ..shell.keymap import key_of
 from ..widgets.full_screen import FullScreen, named_path
 from ..widgets.pane import set_title
 from ..widgets.program import program
@@ -65,7 +64,6 @@ class SnapshotScreen(FullScreen):
     SnapshotScreen #lists { width: 1fr; height: 1fr; }
     SnapshotScreen #page.below { layout: vertical; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("SnapshotScreen")]
 
     def __init__(self, path: Path) -> None:
         super().__init__()

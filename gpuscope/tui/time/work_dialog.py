@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
-
-from textual.binding import BindingType
 
 from ...model.useful_work import (
     CONVENTION,
@@ -18,7 +15,6 @@ from ...model.useful_work import (
 )
 from ...text.styled import Line
 from ...text.units import DASH, brief_duration_text, bytes_text, duration_text, percent_text
-from ..shell.keymap import bindings_of
 from ..widgets.program import program
 from ..widgets.text_dialog import TextDialog
 
@@ -27,8 +23,6 @@ NAME_CELLS = 28
 
 class WorkDialog(TextDialog):
     """The work of a step as it was counted, with the step time of now."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("WorkDialog")]
 
     def __init__(self, key: str, work: UsefulWork, step_seconds: float | None) -> None:
         super().__init__("Useful work of a step")

@@ -6,13 +6,10 @@ Panels stand on the left, histories on the right, and both move through time in 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
-
-from textual.binding import BindingType
+from typing import TYPE_CHECKING
 
 from ...text.styled import Piece
 from ..charts.line import LineChart
-from ..shell.keymap import bindings_of
 from ..shell.screen_keys import KEYS
 from ..shell.shared_keys import PAUSE, TIME
 from .full_screen import FullScreen, absent, footer_keys
@@ -48,7 +45,6 @@ class ChartedScreen(FullScreen):
     ChartedScreen.-narrow #left, ChartedScreen.-narrow #right { width: 1fr; height: auto; }
     ChartedScreen.-narrow .chart { height: 9; }
     """  # noqa: E501
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ChartedScreen")]
 
     def __init__(self, session: Session, key: str, histories: int, charts: int) -> None:
         super().__init__()

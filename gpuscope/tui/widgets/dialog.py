@@ -16,6 +16,7 @@ from ...text.units import count_text
 from ..shell.entries import Hint, Key
 from ..shell.footer import ENDS_ON_DIALOGS, screen_ends, screen_hints
 from ..shell.keymap import bindings_of, key_text, keys_of
+from ..shell.screen_keys import KEYS
 from .key_line import KeyLine
 from .program import program
 
@@ -38,10 +39,17 @@ class ClosesOnce(Base):
     Textual's ``dismiss`` takes away whatever lies on top: with two clicks that came together, the
     screen below as well, and the program ends where there is none.
 
-    What it waits for is cancelled when it is closed.
+    What it waits for is cancelled when it is closed. Its keys are those of the registry under the
+    name of its class.
     """
 
+    BINDINGS: ClassVar[list[BindingType]]
     _work: asyncio.Task[None] | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        if cls.__name__ in KEYS:
+            cls.BINDINGS = [*bindings_of(cls.__name__)]
+        super().__init_subclass__(**kwargs)
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` while the screen is open, instead of what ran until now."""
@@ -96,7 +104,6 @@ class Dialog(ClosesOnce, ModalScreen[None]):
         border-title-color: $gs-title; scrollbar-gutter: stable; scrollbar-size-horizontal: 0;
     }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("Dialog")]
 
     def __init__(self) -> None:
         super().__init__()

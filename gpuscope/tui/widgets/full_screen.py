@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
-from textual.binding import BindingType
 from textual.screen import ModalScreen
 
 from ...paths import short_path
@@ -20,7 +19,7 @@ from ...text.styled import Line, Piece
 from ...text.width import cells
 from ..cells import fit
 from ..shell.footer import screen_ends, screen_hints
-from ..shell.keymap import bindings_of, keys_of
+from ..shell.keymap import keys_of
 from ..terminal.soon import draw_before_showing
 from .dialog import ClosesOnce
 from .key_line import KeyLine
@@ -98,7 +97,6 @@ class FullScreen(ClosesOnce, ModalScreen[None]):
     FullScreen { background: $background; layout: vertical; align: left top; }
     FullScreen .head { height: 1; background: $panel; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("FullScreen")]
 
     def __init__(self) -> None:
         super().__init__()
