@@ -166,8 +166,10 @@ class Collector:
         for worker in (self.nvml, self.host, self.processes):
             worker.start()
         from ..collect.trainers import Probes
+        from ..probe.blackbox import note_exit
 
         self.probes = Probes(self._directories, on_answer)
+        self.probes.on_exit = note_exit  # for whoever asks later, without having watched
         self.probes.on_news = self.bell.ring
         self.probes.set_rate(self._probe_hz)
         self._probes_thread = threading.Thread(target=self.probes.run, name="probes", daemon=True)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..model.ended_jobs import RECENT_SECONDS, EndedJob, number_text, sentence
+from ..model.ended_jobs import BAD, RECENT_SECONDS, EndedJob, number_text, sentence
 from ..probe import blackbox
 
 if TYPE_CHECKING:
@@ -98,16 +98,16 @@ def _signalled() -> set[str]:
 def was_ended_by_its_user(path: Path) -> bool:
     """Tell whether the trainer's own user ended it.
 
-    Either a signal did that Python or a launcher turned into an exception, or it is of those that
-    are ended without a failure (:func:`~gpuscope.model.job_ends.may_end_silently`) and had none.
-    Only the part of the box that is needed for this is read.
+    Either a signal did that asks a process to end, or it is of those that are ended without a
+    failure (:func:`~gpuscope.model.job_ends.may_end_silently`) and had none. Only the part of the
+    box that is needed for this is read.
     """
     from ..model.job_ends import end_of_box, may_end_silently
     from ..store.blackbox import last_words, trainer_of
 
     ended = last_words(path)
     if ended is not None:
-        return end_of_box(ended).word == "stopped"
+        return end_of_box(ended).kind not in BAD
     trainer = trainer_of(path)
     return trainer is not None and may_end_silently(trainer.script)
 

@@ -116,6 +116,8 @@ class Probes:
         """The number of searches completed."""
         self.on_news: Callable[[], None] = lambda: None
         """Called on the polling thread when a probe first sends data."""
+        self.on_exit: Callable[[int, int, int], None] = lambda pid, start, status: None
+        """Called with how a process with a probe ended, where the kernel tells it."""
 
     # ── the thread ──
 
@@ -351,6 +353,9 @@ class Probes:
         if known and link.pid is not None:
             kept = [*self.exits.items(), ((link.pid, link.start), known)]
             self.exits = dict(kept[-MAX_EXITS:])
+        status = _exit_status(link)
+        if status is not None and link.pid is not None and link.start is not None:
+            self.on_exit(link.pid, link.start, status)
         if link.exit_watch is not None:
             link.exit_watch.close()
 
@@ -472,13 +477,17 @@ def _how_it_ended(link: ProbeLink) -> str:
 
 def _exit_reason(link: ProbeLink) -> str:
     """Return how a process ended by what the kernel says, "" where it does not."""
-    status = link.exit_watch.status() if link.exit_watch is not None else None
+    status = _exit_status(link)
     if status is None:
         return ""
     if os.WIFSIGNALED(status):
         return f"killed by signal {os.WTERMSIG(status)}"
     code = os.WEXITSTATUS(status)
     return f"{frames.EXITED}{f'exit code {code}' if code else frames.PROGRAM_ENDED}"
+
+
+def _exit_status(link: ProbeLink) -> Optional[int]:
+    return link.exit_watch.status() if link.exit_watch is not None else None
 
 
 def _is_gone(link: ProbeLink) -> bool:

@@ -1,8 +1,8 @@
 """Count the jobs that ended badly in the last day, alike for every screen and verb.
 
 A job counts once, however many ranks it had. It ended badly if it failed, was killed, ran out of
-memory, or ended without an error message. A job that its user stopped, and a notebook's kernel or
-a run of the Lab that ended silently, did not end badly.
+memory, or ended without an error message. A job that its user stopped or that a signal asked to
+end, and a notebook's kernel or a run of the Lab that ended silently, did not end badly.
 """
 
 from __future__ import annotations

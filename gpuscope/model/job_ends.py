@@ -31,7 +31,7 @@ CAUSES: tuple[Word, ...] = ("stopped", "out of memory", "failed", "killed", "lef
 NOTHING_SENT: Mapping[int, str] = MappingProxyType({})
 _PROBE_GONE, _SEEN_GONE = "the probe is gone (", "exited"
 _REMOVED = (PROBE_REMOVED, DETACHED, UNWATCHED)
-_FAILED = re.compile(r"exit code .+|[\w.<>]+(: .*)?", re.DOTALL)
+_FAILED = re.compile(r"exit code .+|[\w.<>]+(: .*| \(at .*\))?", re.DOTALL)
 """The last words of a probe whose program failed: the exit code, or the exception's type."""
 _OUT_OF_MEMORY = re.compile(
     r"([\w.<>]*\.)?(OutOfMemoryError|MemoryError)\b"
@@ -51,6 +51,8 @@ _UNASKED = re.compile(
     r"|\bgpuscope[./]lab[./](worker|rank)\b|^gpuscope lab$"
 )
 _SIGNAL = re.compile(r"killed by signal (\d+)")
+_ASKS_TO_END = (signal.SIGTERM, signal.SIGHUP)
+"""What kill, a launcher or Slurm sends to end a process, and a terminal that is closed."""
 GRAVITY: tuple[Kind, ...] = ("bad", "warn", "muted", "ok")
 
 
@@ -114,8 +116,8 @@ def _judged(job: JobView, sent: Mapping[int, str]) -> list[tuple[TrainerView | P
     ]
 
 
-def _as_cause(end: End) -> tuple[int, bool]:
-    return CAUSES.index(end.word), not end.how
+def _as_cause(end: End) -> tuple[int, int, bool]:
+    return CAUSES.index(end.word), GRAVITY.index(end.kind), not end.how
 
 
 def ending_text(trainers: Sequence[TrainerView]) -> str:
@@ -277,14 +279,18 @@ def _is_of_the_program(text: str) -> bool:
 
 
 def killed_by(number: int) -> End:
-    """Say that a signal ended a process, and name the signal."""
+    """Say that a signal ended a process, and name the signal.
+
+    Whoever sends SIGTERM or SIGHUP asks a process to end: that is no failure of it.
+    """
     if number == signal.SIGINT:
         return End("stopped", "muted", how="by SIGINT, as Ctrl-C sends it")
     text = "often the kernel's OOM killer" if number == signal.SIGKILL else ""
+    kind: Kind = "muted" if number in _ASKS_TO_END else "bad"
     try:
-        return End("killed", "bad", text, f"by {signal.Signals(number).name}")
+        return End("killed", kind, text, f"by {signal.Signals(number).name}")
     except ValueError:
-        return End("killed", "bad", text, f"by signal {number}")
+        return End("killed", kind, text, f"by signal {number}")
 
 
 def last_state(job: JobView) -> list[str]:

@@ -295,6 +295,41 @@ def _directory() -> str:
     return os.path.abspath(chosen)
 
 
+def note_exit(pid: int, start: int, status: int) -> None:
+    """Write into the box that a process has left how it ended, or remove it if it ended well.
+
+    Whoever has seen the end of a trainer calls this: a signal and ``os._exit`` leave the trainer no
+    time to write anything. ``status`` is what :func:`os.waitpid` would say. What the trainer has
+    written of its end stays. Never raises.
+    """
+    path = os.path.join(directory(), name_of(pid, start))
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        head = os.pread(descriptor, boxes.SLOTS_OFFSET, 0)
+        about = json.loads(boxes.read_header(head) or b"{}")
+        if "nonce" not in about or about.get("ended") is not None:
+            return
+        if status == 0:
+            os.unlink(path)
+            return
+        signal_number, code = status & 0x7F, status >> 8
+        how = {"how": "exit", "code": code}
+        if signal_number:
+            how = {"how": "signal", "signal": signal_number}
+        about["ended"] = {**how, "time": os.fstat(descriptor).st_mtime}
+        generation = boxes.newest_generation(head) + 1
+        payload = json.dumps(about).encode("ascii")
+        os.pwrite(descriptor, boxes.header(generation, payload), boxes.header_offset(generation))
+        os.utime(descriptor, (about["ended"]["time"], about["ended"]["time"]))
+    except (OSError, ValueError, AttributeError) as error:
+        debug("how it ended is not written into its black box", error)
+    finally:
+        os.close(descriptor)
+
+
 def clean(directory: str) -> None:
     """Remove old boxes of processes that have ended.
 

@@ -7,7 +7,8 @@ variable, so ``threading.excepthook`` is chained. There is no signal handler eit
 trainer that hangs in C code from dying of SIGTERM. If a signal kills the process, its black box has
 no mark of an end, and the reader concludes that.
 
-The code of ``sys.exit(3)`` cannot be seen, except in a process of multiprocessing.
+``os._exit`` ends a process without any hook, so it is called through a function of ours that notes
+the code first. The code of ``sys.exit(3)`` cannot be seen, except in a process of multiprocessing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import os
 import sys
 import threading
 import traceback
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, NoReturn, Optional
 
 from .on_import import debug
 
@@ -48,11 +49,24 @@ class Endings:
         self._hook: Any = None
         self._before: Any = None
         self._finalizer: Any = None
+        self._leave: Any = None
+        self._leave_before: Any = None
+        self._begun = False
         self._over = False
 
     def install(self) -> None:
         """Install the callbacks, after the server's own: the last one is called first."""
         atexit.register(self._end)
+        leave = os._exit
+
+        def gpuscope_exit(status: int) -> NoReturn:
+            # a handler of a signal may call this while the same thread is in _ended()
+            if not self._begun and isinstance(status, int):
+                self._ended({"how": "exit", "code": status & 0xFF})
+            leave(status)
+
+        self._leave_before, self._leave = leave, gpuscope_exit
+        os._exit = gpuscope_exit
         before = getattr(threading, "excepthook", None)
         if before is not None:
 
@@ -80,6 +94,8 @@ class Endings:
         atexit.unregister(self._end)
         if self._hook is not None and threading.excepthook is self._hook:
             threading.excepthook = self._before
+        if self._leave is not None and os._exit is self._leave:
+            os._exit = self._leave_before
         if self._finalizer is not None:
             self._finalizer.cancel()
 
@@ -128,6 +144,7 @@ class Endings:
     def _ended(self, description: Dict[str, Any]) -> None:
         if self._over or os.getpid() != self._pid:
             return
+        self._begun = True
         try:
             if description["how"] == "exit":
                 self.look()

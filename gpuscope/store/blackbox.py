@@ -360,6 +360,8 @@ def end_reason(ended: Mapping[str, Any] | None) -> str:
         message = str(ended.get("message", "")).partition("\n")[0][:1200]
         text = f"{kind}: {message}" if message else kind
         return f"{EXITED}{text}{f' (at {place})' if place else ''}"
+    if ended.get("how") == "signal":
+        return f"killed by signal {str(ended.get('signal'))[:4]}"
     if ended.get("code"):
         return f"{EXITED}exit code {str(ended['code'])[:64]}"
     return f"{EXITED}{AFTER_OUT_OF_MEMORY if ended.get('oom') else PROGRAM_ENDED}"

@@ -71,7 +71,16 @@ def header_offset(generation: int) -> int:
 
 def read_header(data: bytes) -> Optional[bytes]:
     """Return the payload of the newest undamaged header copy, or None if both are damaged."""
-    best: Optional[Tuple[int, bytes]] = None
+    return _newest(data)[1]
+
+
+def newest_generation(data: bytes) -> int:
+    """Return how often the header has been written, by its newest undamaged copy; 0 for none."""
+    return _newest(data)[0]
+
+
+def _newest(data: bytes) -> Tuple[int, Optional[bytes]]:
+    best: Tuple[int, Optional[bytes]] = 0, None
     for number in range(HEADERS):
         copy = data[number * HEADER_BYTES : (number + 1) * HEADER_BYTES]
         if len(copy) < _HEAD.size:
@@ -81,6 +90,6 @@ def read_header(data: bytes) -> Optional[bytes]:
         if magic != MAGIC or length > HEADER_PAYLOAD_BYTES or len(payload) != length:
             continue
         whole = zlib.crc32(payload, zlib.crc32(struct.pack("<Q", generation))) == crc
-        if whole and (best is None or generation > best[0]):
+        if whole and (best[1] is None or generation > best[0]):
             best = generation, payload
-    return best[1] if best else None
+    return best

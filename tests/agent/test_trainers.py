@@ -90,7 +90,8 @@ def test_a_trainer_is_seen_with_its_process_and_ends_with_a_reason(sockets):
 
 @pytest.mark.skipif(not exits_are_told(), reason="the kernel is older than Linux 6.15")
 def test_how_a_process_ended_is_known_though_it_ends_during_a_look(sockets, monkeypatch):
-    probes = trainers.Probes([str(sockets)])
+    probes, told = trainers.Probes([str(sockets)]), []
+    probes.on_exit = lambda pid, start, status: told.append((pid, status))
     with probe_process.start(sockets) as trainer:
         until(lambda: poll(probes)[0], 10.0)
     runs = iter([True])  # at the first question it is still there, and at the next ones not
@@ -98,6 +99,8 @@ def test_how_a_process_ended_is_known_though_it_ends_during_a_look(sockets, monk
     until(lambda: poll(probes)[0] == [], 10.0)
     followed = probes.outliving
     assert trainer.pid in {*followed, *(pid for pid, _ in probes.exits)}
+    until(lambda: probes.outliving == set(), 10.0)
+    assert told == [(trainer.pid, signal.SIGKILL)], "for its black box, once"
 
 
 def poll(probes):

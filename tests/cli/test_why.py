@@ -599,7 +599,9 @@ def test_a_rank_that_became_a_tenth_slower_is_named_with_since_when(capsys, tmp_
     assert cli.main(["why", str(path)]) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "rank 3, pid" in out.split(":")[0]
-    assert re.search(r"The others wait for rank 3, [\d.]+ ms a step since \d+:\d+: its own work", out)
+    assert re.search(
+        r"The others wait for rank 3, [\d.]+ ms a step since \d+:\d+: its own work", out
+    )
     assert cli.main(["why", str(path), "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     slow = document["straggler"]

@@ -85,6 +85,24 @@ def test_each_is_named_with_its_end_and_none_sets_the_exit_code(place, tmp_path)
     assert reports.exit_code(settled) == 0
 
 
+def test_a_signal_that_somebody_saw_is_named_and_the_kernels_log_says_more(place, tmp_path):
+    killed, asked = died(place, "killed", "killed")
+    for path in Path(place["GPUSCOPE_BLACKBOX_DIR"]).iterdir():
+        pid, start = map(int, path.name.partition(".")[0].split("-"))
+        blackbox.note_exit(pid, start, 9 if pid == killed else 15)
+    report = doctor_left.examine(kernel_log=str(tmp_path / "none"))
+    (finding,), (ended,) = report.findings, report.ended
+    assert finding.title == f"python -c (pid {killed}) was killed by SIGKILL"
+    assert "ago, killed by SIGKILL" in ended.text
+    assert f"{asked}" not in ended.text, "it was asked to end"
+    log = tmp_path / "kmsg"
+    log.write_text(f"3,1,9,-;Out of memory: Killed process {killed} (python3) total-vm:9999kB\n")
+    (ended,) = doctor_left.examine(kernel_log=str(log)).ended
+    assert ended.text.endswith(
+        "out of memory: the kernel killed it because the host's memory ran out"
+    )
+
+
 def test_what_the_kernel_killed_and_what_crashed_is_told_by_its_log(place, tmp_path):
     killed, crashed = died(place, "killed", "crashed")
     (bare, _) = doctor_left.examine(kernel_log=str(tmp_path / "none")).findings

@@ -15,7 +15,7 @@ from gpuscope.cli.commands import oneline
 from gpuscope.cli.commands.doctor import background_checks, left
 from gpuscope.doctor.finding import Finding, Report
 from gpuscope.model.ended_jobs import EndedJob, brief_text, ended_badly, joined, sentence
-from gpuscope.model.job_ends import End
+from gpuscope.model.job_ends import End, job_end, killed_by
 from gpuscope.probe import blackbox, records
 from gpuscope.tui.hosts.rows import host_row, totals_lines
 from gpuscope.tui.hosts.summary import Grade, summarise, totals
@@ -130,3 +130,17 @@ def test_a_job_counts_for_a_day_by_the_clock_of_its_host():
     later = replace(host, wall_seconds=(host.wall_seconds or 0.0) + 86401.0)
     assert ended_badly(later) == []
     assert ended_badly(host, dict.fromkeys(job.pids, "SIGTERM")) == []
+
+
+@pytest.mark.parametrize("sent", [1, 2, 15])
+def test_a_job_that_was_asked_to_end_has_not_ended_badly(sent: int, left_boxes):
+    ends = [
+        replace(one, text=f"killed by signal {sent}") if getattr(one, "e", "") == "gone" else one
+        for one in views.ended()
+    ]
+    host = views.host_of(ends)
+    ended = [end for job in host.jobs if (end := job_end(job)) is not None]
+    assert ended == [killed_by(sent)]
+    assert ended_badly(host) == []
+    blackbox.note_exit(4_100_003, 3, sent)
+    assert dead_trainers.ended() == "1 job ended badly in the last day: 1 failed"

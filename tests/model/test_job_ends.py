@@ -15,7 +15,9 @@ SILENT = End("ended", "warn", "a signal, a crash or os._exit", "without an error
     ("reason", "end"),
     [
         ("killed by signal 9", End("killed", "bad", "often the kernel's OOM killer", "by SIGKILL")),
-        ("killed by signal 15", End("killed", "bad", how="by SIGTERM")),
+        ("killed by signal 11", End("killed", "bad", how="by SIGSEGV")),
+        ("killed by signal 15", End("killed", "muted", how="by SIGTERM")),
+        ("killed by signal 1", End("killed", "muted", how="by SIGHUP")),
         ("killed by signal 99", End("killed", "bad", how="by signal 99")),
         (NO_LAST_WORDS, SILENT),
         ("exited", End("ended", "muted", "how is not known")),
@@ -60,6 +62,10 @@ def test_a_signal_that_the_user_sent_from_here_is_no_crash():
         (
             {"how": "exception", "type": "MemoryError", "stack": [["/home/a/train.py", 7, "f"]]},
             "out of memory: MemoryError (at /home/a/train.py:7 f)",
+        ),
+        (
+            {"how": "exception", "type": "AssertionError", "stack": [["/home/a/t.py", 7, "f"]]},
+            "failed: AssertionError (at /home/a/t.py:7 f)",
         ),
         (
             {"how": "exception", "type": "KeyError", "message": "'x'\nmore", "stack": []},

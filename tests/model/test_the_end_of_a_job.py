@@ -204,3 +204,14 @@ def test_a_job_that_lives_on_without_its_probe_is_not_among_those_that_ended():
     assert styled.plain(lines[1].span) == said
     assert lines[1].entity is not None
     assert getattr(lines[1].entity, "gone", None) is not None
+
+
+def test_a_rank_that_the_kernel_killed_explains_those_that_its_launcher_asked_to_end():
+    frames = gone(jobs.ranks(), OF_RANKS, "killed by signal 15")
+    (job,) = host_of(frames).jobs
+    assert job_end(job) == End("killed", "muted", how="by SIGTERM")
+    ends = gone(jobs.ranks(), OF_RANKS[:3], "killed by signal 15")
+    (job,) = host_of(gone(ends, OF_RANKS[3:], "killed by signal 9")).jobs
+    end = job_end(job)
+    assert end is not None
+    assert (end.kind, end.phrase) == ("bad", "killed by SIGKILL")

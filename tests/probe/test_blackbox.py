@@ -98,7 +98,6 @@ def test_a_trainer_that_ends_by_itself_leaves_nothing(place, end, code):
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
         ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
-        ("os._exit(0)", 0),
         ("import ctypes; ctypes.string_at(8)", -signal.SIGSEGV),
     ],
 )
@@ -112,6 +111,57 @@ def test_what_kills_it_leaves_a_box_without_a_word(place, end, code):
     assert reader.ended is None
     assert "without a message" in last_words(path)
     assert any(isinstance(frame, frames.Sample) for frame in decoded(reader))
+
+
+def test_who_leaves_by_os_exit_has_ended_well_with_code_0_and_failed_with_another(place):
+    directory, _, more = place
+    assert run(WATCHED + "os._exit(0)", more).returncode == 0
+    assert list(directory.iterdir()) == []
+    child = "pid = os.fork()\nif not pid: os._exit(5)\nassert os.waitpid(pid, 0)[1] == 5 << 8\n"
+    assert run(WATCHED + child + "os._exit(3)", more).returncode == 3
+    (path,) = directory.iterdir()
+    assert last_words(path) == "exited: exit code 3", "a child that it forked is not its end"
+
+
+def test_who_takes_the_probe_out_has_the_os_exit_of_before(place):
+    code = (
+        "import os, gpuscope\nbefore = os._exit\ngpuscope.watch()\nassert os._exit is not before\n"
+    )
+    done = run(
+        code + "from gpuscope.probe import core\ncore.detach()\nassert os._exit is before\n",
+        place[2],
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(9, "killed by signal 9"), (15, "killed by signal 15"), (3 << 8, "exited: exit code 3")],
+)
+def test_who_sees_a_trainer_end_tells_its_box_how(place, monkeypatch, status, said):
+    directory, _, more = place
+    monkeypatch.setenv("GPUSCOPE_BLACKBOX_DIR", str(directory))
+    run(WATCHED + "os.kill(os.getpid(), 9)", more)
+    (path,) = directory.iterdir()
+    pid, start = map(int, path.name.partition(".")[0].split("-"))
+    before = path.stat().st_mtime, len(decoded(BoxReader(path)))
+    blackbox.note_exit(pid, start, status)
+    assert last_words(path) == said
+    assert (path.stat().st_mtime, len(decoded(BoxReader(path)))) == before
+    blackbox.note_exit(pid, start, 7)
+    assert last_words(path) == said, "the first who knows it has said it"
+
+
+def test_the_box_of_one_that_was_seen_to_end_well_is_removed(place, monkeypatch):
+    directory, _, more = place
+    monkeypatch.setenv("GPUSCOPE_BLACKBOX_DIR", str(directory))
+    run(WATCHED + "os.kill(os.getpid(), 9)", more)
+    (path,) = directory.iterdir()
+    pid, start = map(int, path.name.partition(".")[0].split("-"))
+    blackbox.note_exit(pid, start + 1, 0)
+    assert path.exists(), "another process with this pid"
+    blackbox.note_exit(pid, start, 0)
+    assert not path.exists()
 
 
 def test_an_exception_is_told_with_its_line_and_copied_and_looks_as_without_us(place):
@@ -478,9 +528,7 @@ def test_ps_names_the_newest_box_of_the_dead_and_the_command(place):
         / f"{os.getpid()}-{Path('/proc/self/stat').read_text().rpartition(')')[2].split()[19]}.box"
     ).touch()
     (directory / "notes.txt").touch()
-    assert dead_trainers.line(directory).startswith(
-        "1 job ended badly in the last day: 1 ended without an error message. "
-    )
+    assert dead_trainers.line(directory).startswith("1 job ended badly in the last day: 1 failed. ")
     assert dead_trainers.line(directory).endswith(f"gpuscope replay {path}")
 
 

@@ -46,8 +46,9 @@ def read(found: FoundFile) -> LogPart | None:
         classify(failure)
         about.failures.append(failure)
     elif ended is not None:
-        about.finished = found.name if not ended.get("code") else ""
-        code = ended.get("code")
+        killed = ended.get("signal")
+        code = -killed if isinstance(killed, int) else ended.get("code")
+        about.finished = found.name if not code else ""
         if isinstance(code, int):
             about.exit = Exit(code, found.name, trainer.definition.pid, last)
         about.last_line = end_of_box(ended).sentence

@@ -121,9 +121,9 @@ def deaths(
         told = job.trainer.script if job.trainer is not None else None
         script = short_script(told) if told else "a trainer"
         name = f"{script} (pid {pid})"
-        if last_words is None:
+        if last_words is None or last_words.get("how") == "signal":
             log = _kernel_lines(kernel_log) if log is None else log
-            how, finding = _unexplained(name, pid, log)
+            how, finding = _unexplained(name, pid, log, end_of_box(last_words))
             found = Report(findings=(finding,))
         else:
             how, found = end_of_box(last_words), _examined(path)
@@ -196,21 +196,26 @@ def _kernel_lines(path: str) -> dict[int, tuple[str, str]]:
 # ── findings on the dead ──
 
 
-def _unexplained(name: str, pid: int, log: Mapping[int, tuple[str, str]]) -> tuple[End, Finding]:
-    """Return how a trainer without last words ended by the kernel's log, and the finding on it."""
+def _unexplained(
+    name: str, pid: int, log: Mapping[int, tuple[str, str]], seen: End
+) -> tuple[End, Finding]:
+    """Return how a trainer without last words ended by the kernel's log, and the finding on it.
+
+    ``seen`` is how it ended as far as somebody saw it.
+    """
     what, line = log.get(pid, ("", ""))
     end = {
         "killed": End(
             "out of memory", "bad", "the kernel killed it because the host's memory ran out"
         ),
         "crashed": End("killed", "bad", "the kernel logged a fault in its code", "by a crash"),
-    }.get(what, end_of_box(None))
+    }.get(what, seen)
     silent = Evidence("its black box has no exception and no GPU out-of-memory error")
     found = WORDINGS.finding(
         {"killed": "end.host_memory.killed", "crashed": "end.unseen.crashed"}.get(
-            what, "end.unseen"
+            what, "end.unseen.signal" if seen.word == "killed" else "end.unseen"
         ),
-        {"name": name},
+        {"name": name, "end": seen.phrase},
         severity="info",
         confidence="definite" if what == "killed" else "prior",
         evidence=(Evidence(line, "kernel log"), silent) if line else (silent,),
