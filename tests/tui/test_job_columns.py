@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from gpuscope.doctor.finding import Finding, Fix
 from gpuscope.model.step_parts import StepParts
 from gpuscope.model.step_time import SPLIT_WORDS
 from gpuscope.text import styled
+from gpuscope.tui.background.finding_history import Case
 from gpuscope.tui.overview.job_list import HEADINGS, JobList, columns_in, narrowed
+from gpuscope.tui.shared.job_notes import first_steps
 from gpuscope.tui.shared.job_rows import JobLine, _parted, job_lines
 from gpuscope.tui.shared.step_split import all_named, split_bar, split_pieces
 from gpuscope.tui.theme import UNICODE
@@ -59,10 +64,33 @@ def test_why_a_job_ended_goes_on_in_a_second_line_under_the_cursor_only():
 
 def test_the_job_with_a_problem_is_first_and_what_ended_is_last():
     ended = line("ended.py", notes=[[("killed", "bad")]], over=True)
-    lines = [ended, line("well.py"), line("stuck.py", kind="bad")]
+    lines = [ended, line("well.py"), line("slow.py", kind="warn"), line("idle.py", kind="muted")]
+    lines += [line("stuck.py", kind="bad"), line("starved.py", kind="warn")]
     living, over = _parted(lines, ["k"])
     order = [one.cells["job"][0] for one in (*living, *over)]
-    assert order == ["stuck.py", "well.py", "ended.py"]
+    assert order == ["stuck.py", "slow.py", "starved.py", "well.py", "idle.py", "ended.py"]
+
+
+def test_where_there_is_room_for_one_the_first_job_says_what_to_do_first():
+    host = views.host_of(views.crowd())
+    keys = [job.key for job in host.jobs if job.trainers][:3]
+    slow = Finding(
+        pitfall="few-workers",
+        cause="live.input_bound",
+        title="waits",
+        severity="warning",
+        confidence="definite",
+        evidence=(),
+        fixes=(Fix(title="Load in worker processes."),),
+    )
+    stuck = replace(slow, cause="stall.alone", severity="problem")
+    of_all = [Case(n, slow, "live", job=key) for n, key in enumerate(keys)]
+    assert list(first_steps(host, of_all, True)) == keys
+    assert list(first_steps(host, of_all, True, most=1)) == keys[:1]
+    assert first_steps(host, of_all, True, most=0) == {}
+    last_stuck = [*of_all[:2], Case(9, stuck, "live", job=keys[2])]
+    assert list(first_steps(host, last_stuck, True, most=0)) == keys[2:]
+    assert list(first_steps(host, last_stuck, True, most=2)) == [keys[2], keys[0]]
 
 
 @in_loop

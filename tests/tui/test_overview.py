@@ -21,7 +21,7 @@ from gpuscope.tui.charts.load_strips import Lane, LoadStrips, binned, lane_rows
 from gpuscope.tui.charts.stacked import StackedChart
 from gpuscope.tui.device.device_screen import DeviceScreen
 from gpuscope.tui.overview.charts import Charts
-from gpuscope.tui.overview.panel_rows import MOST_CHART_ROWS, Needs, share_out
+from gpuscope.tui.overview.panel_rows import MOST_CHART_ROWS, Needs, share_out, spare_rows
 from gpuscope.tui.processes.process_screen import ProcessScreen
 from gpuscope.tui.shared.job_rows import LOSS_CELLS, loss_text
 from gpuscope.tui.shell.session import Session
@@ -70,6 +70,20 @@ def test_panels_never_take_more_rows_than_there_are(
         assert lists + first <= room
         if given_rows.second:
             assert room - lists - first >= 7, "the second row of charts has room as well"
+
+
+@given(st.integers(1, 20), st.integers(1, 17), st.sampled_from([0, 1]), st.integers(20, 31))
+def test_lines_for_which_there_is_room_take_no_chart_away(
+    jobs: int, devices: int, findings: int, height: int
+) -> None:
+    needs = Needs(jobs, jobs, devices, findings, 9, 0, True)
+    spare = spare_rows(height, findings, devices, jobs)
+    if spare is None:
+        assert not share_out(needs, 80, height, True).charts, "there is none to lose"
+        return
+    for more, charts in ((spare, True), (spare + 1, False)):
+        needs = needs._replace(jobs=jobs + more, jobs_in_full=jobs + more)
+        assert share_out(needs, 80, height, True).charts is charts
 
 
 def test_a_large_terminal_gives_what_charts_do_not_need_to_processes() -> None:

@@ -27,16 +27,7 @@ from .cursors import begin, choose_job, keep_up, open_line, opens, rank_at_curso
 from .finding_list import FindingList, go_to_finding, worst_is_of_job, worst_lines
 from .foot import Foot
 from .job_list import JobList
-from .panel_rows import (
-    ROOMY_ROWS,
-    SPLIT_COLUMNS,
-    TINY_ROWS,
-    WIDE,
-    Given,
-    Needs,
-    has_few_rows,
-    share_out,
-)
+from .panel_rows import ROOMY_ROWS, SPLIT_COLUMNS, TINY_ROWS, WIDE, Given, Needs, share_out
 from .quiet import Quiet, QuietPanels, deviceless
 
 if TYPE_CHECKING:
@@ -83,7 +74,7 @@ class OverviewPane(Pane):
         self._kinds: list[tuple[str, ...]] = []
         self._load_is_charted = False
         """Whether charts show the load of every GPU: a row need not show it as well."""
-        self._found = 0
+        self._found = self._steps = 0
         self._told: tuple[object, ...] = (None, None, None)
         self._slurm: SlurmEnds | None = None
         self._sparks: LoadSparks | None = None
@@ -165,15 +156,20 @@ class OverviewPane(Pane):
     def _notes(self, host: HostView) -> dict[str, Line]:
         """Return what to do first about a job, or when Slurm ends it, by the job's key."""
         from ..shared.job_notes import first_steps
+        from .panel_rows import spare_rows
 
         if self._slurm is None and host.jobs and not self.session.replay:
             from .slurm import SlurmEnds
 
             self._slurm = SlurmEnds(self.session)
-        live, rows = not self.session.why_not("stacks"), self._terminal[1]
-        dear, cases = has_few_rows(len(host.devices), rows), self.session.doctor.cases
-        dear = dear and not (self._found and worst_is_of_job(cases))  # else a lesser one has a fix
-        steps = first_steps(host, cases, live, only_problems=dear)
+        live, cases = not self.session.why_not("stacks"), self.session.doctor.cases
+        devices = len(host.devices) + 1 if host.devices else max(1, len(self._nothing))
+        bare = self._jobs.wanted(self._inside, full=False) - self._steps
+        most = spare_rows(self._terminal[1], self._found, devices, bare) if bare > 0 else 0
+        if self._found and worst_is_of_job(cases):  # else a lesser one has a fix
+            most = None
+        steps = first_steps(host, cases, live, most)
+        self._steps = len(steps)
         return steps | (self._slurm.notes(host) if self._slurm is not None else {})
 
     def show_findings(self) -> None:
@@ -209,6 +205,11 @@ class OverviewPane(Pane):
     def _roomy(self) -> bool:
         return self._terminal[1] >= ROOMY_ROWS
 
+    @property
+    def _inside(self) -> int:
+        """Cells of a panel inside its frame."""
+        return self._terminal[0] - 2 * (0 if self._terminal[1] < TINY_ROWS else 2)
+
     def _room(self) -> int:
         """Cells for a line of text inside a panel, behind its gutter."""
         return max(20, self._terminal[0] - (4 if self._terminal[1] < TINY_ROWS else 6))
@@ -216,12 +217,11 @@ class OverviewPane(Pane):
     def _share_out(self, host: HostView | None) -> None:
         """Give each list the height it needs, and charts what is left."""
         width, height = self._terminal
-        inside = width - 2 * (0 if height < TINY_ROWS else 2)
         quiet = self._quiet.rows(host, self.session.local)
         running = host is not None and any(one.gone is None for one in host.processes)
         wanted = Needs(
-            jobs=self._jobs.wanted(inside, full=False),
-            jobs_in_full=self._jobs.wanted(inside, full=True),
+            jobs=self._jobs.wanted(self._inside, full=False),
+            jobs_in_full=self._jobs.wanted(self._inside, full=True),
             devices=len(host.devices) + 1 if host and host.devices else max(1, len(self._nothing)),
             findings=self._found,
             processes=max(self._processes.count if self._processes is not None else 0, running),

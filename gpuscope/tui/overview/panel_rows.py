@@ -60,13 +60,14 @@ class Needs(NamedTuple):
     alarmed: bool = False
 
 
-def has_few_rows(devices: int, height: int) -> bool:
-    """Tell whether one more line below a job would take the charts of so many devices away.
+def spare_rows(height: int, findings: int, devices: int, jobs: int) -> int | None:
+    """Return how many more lines the jobs may take before the charts lose their place.
 
-    On a roomy terminal there are charts all the same, on a small one with many devices none.
+    None stands for any number: on a roomy terminal there are charts all the same, and where these
+    panels leave no room for any, there is none to lose.
     """
-    room = height - AROUND_ROWS - (devices + 1 + 2) - (4 + 2)
-    return height < ROOMY_ROWS and room >= CHART_ROWS
+    left = height - AROUND_ROWS - findings - (devices + 2) - (jobs + 2)
+    return None if height >= ROOMY_ROWS or left < CHART_ROWS else left - CHART_ROWS
 
 
 class Given(NamedTuple):

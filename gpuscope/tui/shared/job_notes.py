@@ -57,19 +57,30 @@ def state_lines(state: JobState | None) -> list[Line]:
 
 
 def first_steps(
-    host: HostView, cases: Sequence[Case], live: bool, only_problems: bool = False
+    host: HostView, cases: Sequence[Case], live: bool, most: int | None = None
 ) -> dict[str, Line]:
     """Return what to do first about each job whose trouble its own lines name, by its key.
 
-    ``live`` says that the jobs can still be asked. With ``only_problems`` warnings are left out.
+    ``live`` says that the jobs can still be asked. ``most`` is for how many jobs there is room;
+    those with a problem, before which the others go, always have it.
     """
     from .next_step import next_lines
 
     named = ON_JOB_LINES | {LOST}
     told = [case for case in cases if case.grave and case.finding.cause in named]
-    told = [case for case in told if not only_problems or case.finding.severity == "problem"]
-    found = ((job.key, next(iter(next_lines(host, job, told, live)), None)) for job in host.jobs)
-    return {key: line for key, line in found if line is not None} if told else {}
+    bad = [case for case in told if case.finding.severity == "problem"]
+
+    def firsts(cases: Sequence[Case]) -> dict[str, Line]:
+        found = (
+            (job.key, next(iter(next_lines(host, job, cases, live)), None)) for job in host.jobs
+        )
+        return {key: line for key, line in found if line is not None} if cases else {}
+
+    if most is None or len(bad) == len(told):
+        return firsts(told)
+    steps, others = firsts(bad), firsts(told)
+    rest = [key for key in others if key not in steps][: max(0, most - len(steps))]
+    return steps | {key: others[key] for key in rest}
 
 
 def end_notes(host: HostView, job: JobView, sent: Mapping[int, str] = NOTHING_SENT) -> list[Line]:

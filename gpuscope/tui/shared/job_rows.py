@@ -127,7 +127,7 @@ def job_lines(
 
 
 def _parted(lines: list[JobLine], order: Sequence[str]) -> tuple[list[JobLine], list[JobLine]]:
-    """Return the lines of what runs, what is wrong first, and of what ended, in one line each.
+    """Return the lines of what runs, the gravest first, and of what ended, in one line each.
 
     What ended is in the order of these keys: the newest comes first.
     """
@@ -142,7 +142,9 @@ def _parted(lines: list[JobLine], order: Sequence[str]) -> tuple[list[JobLine], 
         for line in ended
     ]
     alive = [line for line in lines if not line.over]
-    return sorted(_told_apart(alive), key=lambda line: line.kind != "bad"), short
+    return sorted(
+        _told_apart(alive), key=lambda line: ("bad", "warn", line.kind).index(line.kind)
+    ), short
 
 
 def _told_apart(lines: Sequence[JobLine]) -> Iterable[JobLine]:
