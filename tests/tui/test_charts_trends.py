@@ -10,7 +10,14 @@ from gpuscope.store.view import History
 from gpuscope.text.styled import plain
 from gpuscope.tui.charts.legend import legend_lines
 from gpuscope.tui.charts.load_strips import LOW_EIGHTHS, Lane, LoadStrips, lane_rows
-from gpuscope.tui.charts.trends import Trend, Trends, drawn_course, moves, rows_of_trends
+from gpuscope.tui.charts.trends import (
+    Trend,
+    Trends,
+    drawn_course,
+    moves,
+    rows_of_trends,
+    with_free_rows,
+)
 from gpuscope.tui.shared.host_trends import of_a_core_text, top_of_cores
 from gpuscope.tui.theme import UNICODE
 from tests.tui.snapshots import run, text
@@ -36,6 +43,14 @@ def test_a_reading_that_moves_has_more_lines_and_a_steady_one_has_one():
     assert rows_of_trends([False, True, False], 5) == [1, 3, 1]
     assert rows_of_trends([True, True], 3) == [1, 1], "not enough for both"
     assert rows_of_trends([False] * 4, 2) == [1, 1], "the last ones have no room"
+
+
+def test_free_lines_go_to_the_readings_that_move():
+    assert with_free_rows([3, 3, 1], [True, False, False], 11) == [7, 3, 1]
+    assert with_free_rows([3, 3], [True, True], 9) == [4, 4], "evenly, or not at all"
+    assert with_free_rows([3, 3], [True, True], 7) == [3, 3]
+    assert with_free_rows([3, 1], [False, False], 30) == [3, 1], "no higher wall of colour"
+    assert with_free_rows([3], [True], 30) == [7]
 
 
 def test_a_power_is_drawn_in_the_colours_of_a_load_by_quarters_of_its_limit():

@@ -31,8 +31,10 @@ STEADY = 0.02
 """A reading that changes by no more of its largest value is steady: a line without a height."""
 SEEN = 0.15
 """Of its scale: what changes by less is seen as well in one line."""
-MOST_ROWS = 3
-"""The most lines of a reading that moves; more would only make a higher wall of colour."""
+MOST_ROWS, ROOMY_ROWS = 3, 7
+"""The most lines of a reading; and of one that moves, where lines are free that would only part
+the readings. Of others more lines would only be a higher wall of colour.
+"""
 RANGE, STEADY_WORD = "min – max", "steady"
 SILENT = "warn"
 """The token of the words for a reading that has stopped."""
@@ -150,6 +152,7 @@ class Trends(TimedChart):
         high = [is_seen(one) or one.top is not None for one in trends]
         # those that move come first where there is no room for all
         rows = max(rows_of_trends(high, room), rows_of_trends(moving, room), key=sum)
+        rows = with_free_rows(rows, moving, room)
         tokens_of = [one.token for one in trends[: len(rows)]]
         blanks = spread(height - axis - sum(rows), by_colour(tokens_of))
         out: list[Line] = []
@@ -189,6 +192,16 @@ def rows_of_trends(moving: Sequence[bool], height: int, most: int = MOST_ROWS) -
             rows[at] += 1
         left -= len(movers)
     return rows
+
+
+def with_free_rows(rows: Sequence[int], moving: Sequence[bool], height: int) -> list[int]:
+    """Return the lines of each reading with those that are free, for the ones that move."""
+    out, left = list(rows), height - sum(rows)
+    movers = [at for at in range(len(out)) if moving[at] and out[at] >= MOST_ROWS]
+    for _ in range(min(ROOMY_ROWS - MOST_ROWS, left // len(movers) if movers else 0)):
+        for at in movers:
+            out[at] += 1
+    return out
 
 
 def wanted_rows(trends: Sequence[Trend]) -> int:

@@ -332,7 +332,7 @@ class LogPane(Pane):
         """Draw the readings of the job of the chosen event, or of all trainings of the host."""
         if not self._trends.display:
             return
-        from ..shared.host_trends import host_trends
+        from ..shared.host_trends import ROOMY_TREND_ROWS, host_trends, more_host_readings
 
         entry = self._entries.get(self._table.cursor_key or "")
         job = job_of(entry, host) if entry is not None else None
@@ -342,6 +342,8 @@ class LogPane(Pane):
         device = device or next(iter(devices_of(host, own)), None)
         rows = self._trends.size.height
         trends = host_trends(self.session, host, device, own or living, TREND_SECONDS, rows)
+        if rows >= ROOMY_TREND_ROWS * len(trends):
+            trends += more_host_readings(self.session, host, TREND_SECONDS)
         known = [one.history.seconds[0] for one in trends if one.history.seconds]
         now = host.sampled_seconds or 0.0
         window = recorded_seconds(now - min(known, default=now), TREND_SECONDS)

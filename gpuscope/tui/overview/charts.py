@@ -44,9 +44,6 @@ LOADS = (
 MOST_HIGH_ROWS = 24
 """Of the first row of charts where the job below it has no use for more."""
 
-
-ROOMY_TREND_ROWS = 6
-"""With so many rows for each reading there is room for those that say less."""
 AS_IN_GPUS = "as in GPUs"
 """In place of a legend that does not fit."""
 NO_TRAINER = "no trainer with a probe"
@@ -245,7 +242,12 @@ class Charts(Vertical):
         chart.show(lanes, self._span, host.sampled_seconds, clock_at(self.session, host))
 
     def _show_trends(self, chart: Any, host: HostView, device: DeviceView | None) -> None:
-        from ..shared.host_trends import host_trends, more_host_readings, trainer_trends
+        from ..shared.host_trends import (
+            ROOMY_TREND_ROWS,
+            host_trends,
+            more_host_readings,
+            trainer_trends,
+        )
 
         living = [trainer for trainer in host.trainers if trainer.gone is None]
         ended = [] if living else last_ended(host)  # how a training went stays to be seen

@@ -29,6 +29,8 @@ KINDS = (STEPS, WAIT, LOSS, CPU, MEMORY, GPU, GPU_MEMORY, POWER)
 it: each has a line to itself, with its name. Power and temperature are one kind, in grey: each hue
 means something else.
 """
+ROOMY_TREND_ROWS = 6
+"""With so many rows for each reading there is room for those that say less."""
 MOST_TRAINERS = 16
 """Of so many trainers the histories are read."""
 MOST_ODD, MOST_LINES = 2, 4
