@@ -485,3 +485,28 @@ def test_the_legend_names_a_thin_layer_beside_the_one_that_it_is_drawn_in() -> N
         assert tokens.colour("outside") not in inks
 
     run(FramedTimes, body, 78, 14)
+
+
+def test_a_colour_that_stands_for_several_layers_is_never_explained_by_a_table() -> None:
+    """The table has a colour for each of them, and a longer legend has no room."""
+
+    async def body(pilot: object) -> None:
+        app = pilot.app  # type: ignore[attr-defined]
+        chart, seconds = app.query_one(TimeChart), [n / 2 for n in range(121)]
+        chart.legend_elsewhere = "legend as in the table"
+        sizes = {"allocated": 63e6, "cached": 9e6, "outside": 1e5, "driver": 1e5}
+        names = ["the input wait", "the backward pass", "the forward pass", "the optimizer step"]
+        layers = [
+            Layer(token, name, [size] * 121)
+            for (token, size), name in zip(sizes.items(), names, strict=True)
+        ]
+        chart.show(layers, seconds, 60, None)
+        for _ in range(100):
+            await pilot.pause(0.01)  # type: ignore[attr-defined]
+            if "the backward pass +2" in text(app):
+                break
+        assert "the input wait" in text(app)
+        assert "the backward pass +2" in text(app)
+        assert "as in the table" not in text(app)
+
+    run(FramedTimes, body, 52, 14)

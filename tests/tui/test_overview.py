@@ -276,8 +276,8 @@ async def test_a_chart_names_the_layer_that_the_legend_of_the_devices_lacks():
     for sample in [frame for frame in frames if isinstance(frame, f.Sample)][8:36]:
         sample.a = []
     for shown, elsewhere in (
-        (frames, "⠢ not read, others as in GPUs"),
-        (views.training(), "legend as in GPUs"),
+        (frames, "█ allocated █ cached +1 ⠢ not read +1"),
+        (views.training(), "█ allocated  █ cached +2"),
     ):
         async with make_app(shown).run_test(size=USUAL) as pilot:
             await until(pilot, "VRAM of GPU 5", "─ █ allocated █ cached █ outside torch █ other")

@@ -36,6 +36,12 @@ def legend_lines(
     return [], legend_of(entries, cells, elsewhere, weights)
 
 
+def is_whole(entries: Entries, lines: tuple[Line, Line]) -> bool:
+    """Tell whether these two lines of a legend have the whole label of each entry."""
+    text = "".join(text for line in lines for text, _ in line)
+    return all(label in text for _, _, label in entries)
+
+
 def _cells(entries: Entries, gap: int) -> int:
     sizes = (text_cells(glyph) + 1 + text_cells(label) + gap for glyph, _, label in entries)
     return sum(sizes) - gap

@@ -34,7 +34,7 @@ from .cell_fit import (
     on_feet,
 )
 from .layer_courses import Course, course_lines, courses_of, is_flat, rows_of_layers, wanted_rows
-from .legend import Entries, legend_lines, legend_of
+from .legend import Entries, is_whole, legend_lines, legend_of
 from .marks import Tick, event_row, named_row, step_row
 from .stack_axis import BYTES, TIMES, Units, axis_top, nanoseconds_text, unit_of
 from .strips import TimedChart, empty_strips, strip_of
@@ -291,23 +291,24 @@ class StackedChart(TimedChart):
     def _legend_lines(self, width: int, height: int) -> tuple[Line, Line]:
         """Return the legend of what is painted in this size, which is never that of another one."""
         if self._course_rows(height):  # their lines name them
-            others = self._legend[self._named :]
-            return [], legend_of(others, width - 2, self.legend_elsewhere)
-        if self._is_low(height):
-            drawn, _ = self._as_drawn(self._low_legend)
-            return [], legend_of(drawn, width - 2, self.legend_elsewhere)
-        # whether it takes a row is decided by all names, or the row would decide what is joined
-        lines = super()._legend_lines(width, height)
-        drawn, weights = self._as_drawn(self._legend)
-        if not lines[0] or self._is_low(height - 1):  # its second line would cost all the layers
-            return [], legend_of(drawn, width - 2, self.legend_elsewhere, weights)
-        lines = legend_lines(drawn, width - 2, height, self.legend_elsewhere, weights)
-        return lines[0] or [(" ", "text")], lines[1]
+            return [], legend_of(self._legend[self._named :], width - 2, self.legend_elsewhere)
+        low = self._is_low(height)
+        # where a colour stands for several, no table with one for each explains it
+        elsewhere = "" if self._joined else self.legend_elsewhere
+        # by all names, or the row would decide what is joined; and none that costs all the layers
+        spare = not (low or self._is_low(height - 1)) and super()._legend_lines(width, height)[0]
+        for brief in (False, True):
+            drawn, weights = self._as_drawn(self._low_legend if low else self._legend, brief)
+            rows, weights = height if spare else 0, [] if low else weights
+            lines = legend_lines(drawn, width - 2, rows, elsewhere, weights)
+            if not self._joined or is_whole(drawn, lines):
+                break
+        return lines[0] or [(" ", "text")] if spare else [], lines[1]
 
-    def _as_drawn(self, entries: Entries) -> tuple[Entries, list[float]]:
+    def _as_drawn(self, entries: Entries, brief: bool) -> tuple[Entries, list[float]]:
         """Return a legend in which a layer that has no colour of its own is named beside another's.
 
-        With it stand the weights of its entries.
+        With it stand the weights of its entries. Where ``brief``, those beside it are counted.
         """
         parts: dict[str, list[str]] = {}
         for _, token, label in entries:
@@ -316,9 +317,9 @@ class StackedChart(TimedChart):
         drawn = []
         for glyph, token, label in (entries[at] for at in kept):
             others = [one for one in parts[token] if one != label]
-            drawn.append((glyph, token, ", ".join([label, *others])))
-        weighed = len(self._weights) == len(entries)
-        return drawn, [self._weights[at] for at in kept] if weighed else []
+            names = f"{label} +{len(others)}" if brief and others else ", ".join([label, *others])
+            drawn.append((glyph, token, names))
+        return drawn, [self._weights[at] for at in kept if len(self._weights) == len(entries)]
 
     def _name_joined(self, stack: Stack) -> None:
         """Name the layers in the legend as those of this column are drawn."""
