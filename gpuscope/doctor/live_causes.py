@@ -333,6 +333,10 @@ def _evidence(
             if spent >= 0.01 * ledger.seconds:
                 share = percent_text(spent / ledger.seconds)
                 yield Evidence(f"{share} of the time at {line}", "stack")
+        if cause.name == "other" and cause.usual_share is None and cause.share > clock.share:
+            more = percent_text(cause.share - clock.share)
+            text = f"{more} more in syncs such as .item() and copies of the same functions"
+            yield Evidence(text, "stack")
     median, step = trainer.number("step_seconds"), ledger.step_seconds
     if cause.name in PAUSES and clock is not None and cause.share != clock.share and median:
         text = f"half of the last steps took {duration_text(median)} or less"

@@ -80,6 +80,8 @@ def _by_clock(ledger: TimeLedger, known: Known) -> Iterator[Cause]:
         found = _bounded(_of_row(cause, row), rows, known)
         if name == "compile":
             found = _with_what_it_starts(found, rows)
+        if name == "other" and not known.on_gpu:
+            found = _with_its_reads(found, rows)
         if name in PAUSES and not row.timed:
             found = replace(found, high=max(found.high, _of_all_pauses(ledger, known)))
         yield found
@@ -107,6 +109,36 @@ def _with_what_it_starts(compiling: Cause, rows: Mapping[str, Row]) -> Cause:
         low=min(1.0, compiling.low + garbage),
         high=min(1.0, compiling.high + garbage + first),
     )
+
+
+def _with_its_reads(own: Cause, rows: Mapping[str, Row]) -> Cause:
+    """Return code of the script with what it reads, copies and releases, without a GPU.
+
+    Nothing waits for a device there: ``.item()`` is a part of the function that calls it, and goes
+    with it.
+    """
+    if own.clock is None or not own.clock.seconds:
+        return own
+    functions = {_function(line) for line, _ in own.clock.places}
+    seconds = sum(
+        spent
+        for name in ("read", "copy", "release")
+        for line, spent in (rows[name].places if name in rows else ())
+        if _function(line) in functions
+    )
+    more = own.clock.share * seconds / own.clock.seconds
+    return replace(
+        own,
+        share=min(1.0, own.share + more),
+        low=min(1.0, own.low + more),
+        high=min(1.0, own.high + more),
+    )
+
+
+def _function(line: str) -> tuple[str, str]:
+    """Return the file and the function of a line of code."""
+    place, _, function = line.partition(" ")
+    return place.rpartition(":")[0], function
 
 
 def _of_row(name: str, row: Row) -> Cause:

@@ -9,6 +9,7 @@ import pytest
 
 from gpuscope.model.rank_times import odd_sentence, rank_to_report
 from gpuscope.model.step_parts import step_parts
+from gpuscope.model.time_cause import Known
 from gpuscope.model.time_causes import ranked
 from gpuscope.model.time_ledger import FEW_LOOKS, LongStep, interval, read
 from gpuscope.wire.frames import Def, Event
@@ -64,6 +65,24 @@ def test_the_interval_is_as_wide_as_the_looks_are_uneven():
     assert (usual.low, usual.high) == interval(0.5, 300)
     assert (wide.low, wide.high) == pytest.approx(interval(0.5, 50))
     assert wide.high - wide.low > 2 * (usual.high - usual.low)
+
+
+def test_without_a_gpu_code_of_the_script_is_cured_with_its_own_reads():
+    """What curing it brings at most must hold for the whole function, .item() included."""
+    rows = {"forward": (20.0, 100), "other": (30.0, 150), "read": (10.0, 50)}
+    places = [
+        ["other", "train.py:12 log", 29.0],
+        ["read", "train.py:13 log", 6.0],
+        ["read", "train.py:40 step", 4.0],
+    ]
+    ledger = read(answer(minute(rows, places=places)))
+    (own,) = ranked(ledger, known=Known(on_gpu=False))
+    assert own.name == "other"
+    assert own.share == pytest.approx((30 + 6) / 60)
+    low, high = interval(0.5, 300)
+    assert (own.low, own.high) == pytest.approx((low + 0.1, high + 0.1))
+    (own,) = ranked(ledger, known=Known(on_gpu=True))
+    assert own.share == pytest.approx(0.5), "reads wait for what the GPU has to do anyway"
 
 
 def test_causes_are_what_can_be_cured_what_brings_most_first():
