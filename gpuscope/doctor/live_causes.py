@@ -222,6 +222,8 @@ def _found(
     name, confidence = FINDINGS[cause.name]
     if look is None:
         name = BY_THE_CLOCK.get(cause.name, name)
+    if cause.name == "collection" and _is_called(cause):
+        name += ".called"
     what = cause.words
     evidence = list(_evidence(scene, trainer, ledger, look, cause))
     if (
@@ -279,6 +281,12 @@ def _found(
         ),
     )
     return Judged(cause, finding)
+
+
+def _is_called(cause: Cause) -> bool:
+    """Return whether the script itself calls for most of the collections."""
+    clock = cause.clock
+    return clock is not None and 2 * sum(spent for _, spent in clock.places) >= clock.seconds
 
 
 def _is_sure(ledger: TimeLedger, cause: Cause) -> bool:

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 import time
 from collections import deque
 from threading import get_ident
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from ..wire.frames import Scalar
+from .code_place import place
 from .long_steps import Apart, LongSteps
 from .steps import Steps
 from .thread_frames import current_frames
@@ -40,6 +42,8 @@ SENT_EARLY = (10.0, 20.0, 40.0)
 """
 EVENT_PLACES = 6
 EVENT_PLACE_CHARS = 160
+FULL = 2
+"""The generation of a collection of all objects, which ``gc.collect()`` makes."""
 NO_STEP = "no optimizer step was seen yet"
 _REST = "elsewhere"
 
@@ -71,6 +75,10 @@ class Minute:
         kept = self.rows.setdefault(row, [0.0, 0])
         kept[0] += seconds
         kept[1] += 1
+        return self.place(row, place, seconds)
+
+    def place(self, row: str, place: str, seconds: float) -> Tuple[str, str]:
+        """Add seconds to a line of code, and return the row and the line that has got them."""
         key = (row, place)
         if key not in self.places and len(self.places) >= MAX_PLACES:
             key = (row, _REST)
@@ -107,6 +115,9 @@ class TimeLedger:
         not."""
         self._collected: Deque[Tuple[float, float]] = deque(maxlen=4096)
         """When collections began and ended that the looks so far have not booked to their ends."""
+        self._called_at = ""
+        self._called: Dict[str, float] = {}
+        """The lines that called ``gc.collect()``, and for how long, since the last look."""
         self._listens = False
         self._early = list(SENT_EARLY)
         self.facts: Callable[[], Dict[str, Scalar]] = dict
@@ -152,6 +163,9 @@ class TimeLedger:
         collected, ended = self._collected_between(last, now)
         minute.collections += ended
         minute.collection_seconds += collected
+        called, self._called = self._called, {}
+        for line, seconds in called.items():
+            minute.place("collection", line, seconds)
         key = minute.book(row, place, now - last - collected)
         new = self._steps_at_last - before
         if self._long.look(self._minutes, key, now - last - collected, now, new):
@@ -210,10 +224,15 @@ class TimeLedger:
         if get_ident() != self._steps.thread:
             return
         if phase == "start":
+            full = info.get("generation") == FULL
+            self._called_at = _caller(sys._getframe(1)) if full else ""
             self._collecting = time.perf_counter()
         elif self._collecting:
-            self._collected.append((self._collecting, time.perf_counter()))
+            began, now, line = self._collecting, time.perf_counter(), self._called_at
+            self._collected.append((began, now))
             self._collecting = 0.0
+            if line:
+                self._called[line] = self._called.get(line, 0.0) + now - began
 
     def _collected_between(self, last: float, now: float) -> Tuple[float, int]:
         """Return for how long garbage was collected from ``last`` to ``now``, how many ended.
@@ -310,6 +329,17 @@ def event_data(minute: Minute) -> Dict[str, Scalar]:
             for name, value in minute.apart.data().items()
         },
     }
+
+
+def _caller(frame: Any) -> str:
+    """Return the user's line that calls ``gc.collect()``, "" if Python collects by itself.
+
+    That is at any line that makes an object; only a function that calls has the name in its code.
+    """
+    if "collect" not in frame.f_code.co_names:
+        return ""
+    found = place(frame)
+    return "" if found is None else found.at
 
 
 def _text(lines: List[List[Any]]) -> str:

@@ -94,6 +94,20 @@ def test_it_says_what_takes_most_and_what_a_step_would_take_without_it(ask):
     assert asked[0][1]["close_seconds"] == 0.01
 
 
+@pytest.mark.parametrize("called", [True, False])
+def test_a_call_of_gc_collect_is_told_from_python_s_own_collections(ask, called):
+    told = {**minute(), "rows": [["collection", 30.0, 60], ["forward", 30.0, 150]], "places": []}
+    told["places"] = [["collection", "train.py:24 main", 29.0]] if called else []
+    code, out, _, _ = ask(str(os.getpid()), "--no-look", time=gives({"minutes": [told]}))
+    said = " ".join(out.split())
+    assert code == 1
+    assert "goes into garbage collection" in said
+    assert ("garbage collection, at train.py:24 main." in said) == called
+    assert ("Calls of gc.collect() take 50 % of the last" in said) == called
+    assert ("Fix: Take calls of gc.collect() out of the loop" in said) == called
+    assert ("Fix: Exempt long-lived objects from collection" in said) == (not called)
+
+
 def test_the_document_has_the_rows_and_the_causes(ask):
     value = {"minutes": [minute()], "problem": ""}
     code, out, _, asked = ask(str(os.getpid()), "--json", "--no-look", time=gives(value))

@@ -47,6 +47,27 @@ def test_rows_add_up_to_the_clock_with_the_time_of_collections(ledger):
     assert (minute["looks"], minute["collections"] >= 5) == (5, True)
 
 
+def test_a_call_of_gc_collect_has_its_line_and_python_s_own_collections_have_none(ledger):
+    ledger._look()
+    kept = [[] for _ in range(20_000)]
+    line = sys._getframe().f_lineno + 1
+    gc.collect()
+    ledger._look()
+    (minute,) = ledger.answer({})["minutes"]
+    rows = {row: seconds for row, seconds, _ in minute["rows"]}
+    places = {place: seconds for row, place, seconds in minute["places"] if row == "collection"}
+    (called,) = [place for place in places if place.startswith(f"test_time_recorded.py:{line} ")]
+    assert 0 < places[called] <= rows["collection"]
+    assert _line_of_a_collection_without_a_call(ledger) == ""
+    assert len(kept) == 20_000
+
+
+def _line_of_a_collection_without_a_call(ledger):
+    ledger._called_at = "?"
+    ledger._on_collection("start", {"generation": 2})
+    return ledger._called_at
+
+
 def test_a_collection_counts_to_its_end_whenever_a_look_comes(ledger):
     """The end of a collection calls us first, and calling us lets the look in."""
     ledger._look()

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 TIME = frozenset((
     "live.input_bound", "live.copies", "live.communication", "live.launch_bound",
     "live.tensor_idle", "live.checkpoint_pause", "live.validation_pause",
-    "live.garbage_collection", "live.reads", "live.recompiles", "live.syncs_each_micro_batch",
+    "live.garbage_collection", "live.garbage_collection.called", "live.reads", "live.recompiles",
+    "live.syncs_each_micro_batch",
     "live.model_on_cpu", "live.data_parallel", "ranks.straggler", "ranks.slow_input",
     "ranks.host_paced", "ranks.shared_device", "live.shared_device",
     "look.products_plain", "look.launches", "look.reads", "look.copies_out", "look.copies_in",
