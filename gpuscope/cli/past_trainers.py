@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..missing_file import MissingFile
 from ..store.store import Store
@@ -14,8 +13,6 @@ from ..wire.clean import clean
 
 LAST_SECONDS = 3600.0
 """Only this last part of a recording is read, unless the caller asks for more."""
-MAX_LINES = 400_000
-MAX_SOURCES = 64
 
 
 @dataclass(frozen=True)
@@ -56,27 +53,11 @@ def read(path: str | Path, last_seconds: float = LAST_SECONDS) -> Past:
     if not os.path.lexists(path):
         raise MissingFile(str(path))
     from ..model.job_ends import end_of_box
-    from ..store.blackbox import BoxReader, is_box
-    from ..store.decode import decode
-    from ..wire.codec import WireError
-    from ..wire.recording import RecordingReader
+    from ..store import past_file
 
-    reader: Any = BoxReader(path) if is_box(path) else RecordingReader(path)
-    members = reader.index()
-    last = max((member.rx for member in members), default=0.0)
-    offsets = [member.offset for member in members if member.rx <= last - last_seconds]
-    store, names = Store(), dict[int, str]()
-    for number, line in enumerate(reader.lines(offsets[-1] if offsets else 0) if members else ()):
-        if line.source not in names and len(names) < MAX_SOURCES:
-            names[line.source] = str(line.source)
-            store.add_source(names[line.source], clean(Path(path).name, 80))
-        if line.source in names:
-            try:
-                store.apply(names[line.source], decode(line.line), line.rx)
-            except WireError:
-                continue
-        if number >= MAX_LINES:
-            break
+    reader = past_file.reader_of(path)
+    lines = past_file.last_lines(reader, last_seconds)
+    store = past_file.store_of(lines, clean(Path(path).name, 80))
     ended = getattr(reader, "ended", None)
     problem = reader.problem.text if reader.problem is not None else ""
     return Past(store, clean(end_of_box(ended).sentence, 300) if ended else "", problem)

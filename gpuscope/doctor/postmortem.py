@@ -5,13 +5,12 @@ This is an allocator snapshot, the record of an out-of-memory error, a black box
 
 from __future__ import annotations
 
-import itertools
 import shlex
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..text.clock import SECOND, clock_text
 from ..wire.clean import clean
@@ -19,6 +18,7 @@ from .finding import EndedTrainer, Finding, Report
 
 if TYPE_CHECKING:
     from ..store.view import History, HostView, JobView
+    from ..wire.frames import Frame
     from ..wire.recorded_lines import Line
 
 LAST_SECONDS = 900.0
@@ -26,7 +26,6 @@ LAST_SECONDS = 900.0
 EVERY_SECONDS = 2.0
 """Seconds between two runs of the rules before a trainer ends, by the recording's clock."""
 MAX_SOURCES = 16
-MAX_LINES = 400_000
 MAX_ENDED = 8
 DAY_AND_SECOND = f"%d %b {SECOND}"
 _KEY = "past"
@@ -49,11 +48,12 @@ def examine(path: str | Path, kind: str) -> Report:
 
 def _replay(path: Path, box: bool) -> Report:
     """Returns what the live rules say of each job's last moment, and how it ended."""
+    from ..store import past_file
     from ..store.blackbox import BoxReader
     from ..wire.recording import RecordingReader
 
     name = clean(path.name, 100)
-    reader: Any = BoxReader(path) if box else RecordingReader(path)
+    reader = BoxReader(path) if box else RecordingReader(path)
     members = reader.index()
     if not members:
         why = (
@@ -63,16 +63,11 @@ def _replay(path: Path, box: bool) -> Report:
         )
         return Report(problems=(why,))
     sources = sorted({member.source for member in members})[:MAX_SOURCES]
-    last = max(member.rx for member in members)
-    offsets = [member.offset for member in members if member.rx <= last - LAST_SECONDS]
-    first = offsets[-1] if offsets else 0
-    ends = _ends(itertools.islice(reader.lines(first), MAX_LINES))
+    ends = _ends(past_file.last_lines(reader, LAST_SECONDS))
     watchers = {source: _Watcher(name, ends.get(source, ())) for source in sources}
-    for number, line in enumerate(reader.lines(first)):
+    for line, frame in past_file.frames_in(past_file.last_lines(reader, LAST_SECONDS)):
         if line.source in watchers:
-            watchers[line.source].take(line.line, line.rx)
-        if number >= MAX_LINES:
-            break
+            watchers[line.source].take(frame, line.rx)
     report = Report(examined=(name,))
     for watcher in watchers.values():
         report += watcher.report(path)
@@ -107,14 +102,8 @@ class _Watcher:
         self._said: dict[str, Report] = {}
         self._next = 0.0
 
-    def take(self, line: bytes, at: float) -> None:
-        from ..store.decode import decode
-        from ..wire.codec import WireError
-
-        try:
-            self._store.apply(_KEY, decode(line), at)
-        except WireError:
-            return
+    def take(self, frame: Frame, at: float) -> None:
+        self._store.apply(_KEY, frame, at)
         if at >= self._next and self._ends_soon(at):
             self._next = at + EVERY_SECONDS
             self._look()

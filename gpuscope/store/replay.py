@@ -18,8 +18,9 @@ from ..wire.codec import WireError
 from ..wire.frames import REQUESTS, Frame, Result, Scalar
 from ..wire.recorded_lines import Line
 from ..wire.recording import Member, RecordingReader
-from .blackbox import BoxReader, is_box
+from .blackbox import BoxReader
 from .decode import decode
+from .past_file import Reader, frames_in, reader_of
 from .pending_requests import OnProgress, SourceError
 from .source import OnLink, Sink, Tap
 from .view import RECORDING_ENDS, Capabilities, Link
@@ -113,7 +114,7 @@ class ReplaySource:
         self.key = f"replay:{self.path.name}:{_NUMBER}"
         self.label = clean(self.path.name, 80)
         self.taps: list[Tap] = []
-        self._reader = _reader_of(path)
+        self._reader = reader_of(path)
         self._members = self._reader.index()
         self.clock = ReplayClock(_duration(self._reader, path, self._members))
         self.lead_seconds = LEAD_SECONDS
@@ -218,12 +219,9 @@ class ReplaySource:
 
     def frames(self) -> Iterator[tuple[float, Frame]]:
         """Read the whole recording once more: the place of each frame in it, and the frame."""
-        for line in _reader_of(self.path).lines():
+        for line, frame in frames_in(reader_of(self.path).lines()):
             if line.source == _NUMBER:
-                try:
-                    yield line.rx, decode(line.line)
-                except WireError:
-                    continue
+                yield line.rx, frame
 
     def _deliver(self, line: Line, sink: Sink) -> None:
         try:
@@ -265,13 +263,7 @@ class ReplaySource:
         self._closing.set()
 
 
-def _reader_of(path: str | Path) -> RecordingReader | BoxReader:
-    return BoxReader(path) if is_box(path) else RecordingReader(path)
-
-
-def _duration(
-    reader: RecordingReader | BoxReader, path: str | Path, members: list[Member]
-) -> float:
+def _duration(reader: Reader, path: str | Path, members: list[Member]) -> float:
     last = 0.0
     bounded = reader if isinstance(reader, BoxReader) else RecordingReader(path, _DURATION_BYTES)
     for line in bounded.lines(members[-1].offset if members else 0):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from ...model.job_ends import end_of_box
 from ...snapshot.model import Frame
 from ...store.blackbox import BoxReader
@@ -11,27 +13,15 @@ from .read_log import LogPart
 from .read_recording import about_trainer
 from .rules import classify
 
-_KEY = "box"
 MOST_LINES = 20_000
 
 
 def read(found: FoundFile) -> LogPart | None:
     """Return what a black box says of its rank, or None where it holds no trainer."""
-    from ...store.decode import decode
-    from ...store.store import Store
-    from ...wire.codec import WireError
+    from ...store.past_file import store_of
 
     reader = BoxReader(found.path)
-    store = Store()
-    store.add_source(_KEY, found.name)
-    for number, line in enumerate(reader.lines()):
-        if number >= MOST_LINES:
-            break
-        try:
-            store.apply(_KEY, decode(line.line), line.rx)
-        except WireError:
-            continue
-    host = store.view().host
+    host = store_of(islice(reader.lines(), MOST_LINES), found.name).view().host
     trainers = host.trainers if host is not None else ()
     if host is None or not trainers:
         return None

@@ -20,30 +20,25 @@ from .rules import classify
 if TYPE_CHECKING:
     from ...store.store import Store
     from ...store.view import HostView, JobView, TrainerView
+    from ...wire import frames
+    from ...wire.recorded_lines import Line
 
 LAST_SECONDS = 900.0
 """Only this last part of a recording is read, because older trouble no longer matters."""
-MOST_LINES = 400_000
-MOST_SOURCES = 64
 _KEY = "past"
 _GONE = b'"gone"'
 
 
 def read(found: FoundFile) -> tuple[list[LogPart], Recorded | None, str]:
     """Return what a recording says of each rank, who held up the others, and why it says less."""
+    from ...store.past_file import MAX_SOURCES, frames_in, last_lines
     from ...wire.recording import RecordingReader
 
     reader = RecordingReader(found.path)
-    members = reader.index()
-    last = max((member.rx for member in members), default=0.0)
-    first = [member.offset for member in members if member.rx <= last - LAST_SECONDS]
     sources: dict[int, _Source] = {}
-    for number, line in enumerate(reader.lines(first[-1] if first else 0)):
-        if number >= MOST_LINES:
-            break
-        if line.source not in sources and len(sources) >= MOST_SOURCES:
-            continue
-        sources.setdefault(line.source, _Source(found.name)).take(line.line, line.rx)
+    for line, frame in frames_in(last_lines(reader, LAST_SECONDS)):
+        if line.source in sources or len(sources) < MAX_SOURCES:
+            sources.setdefault(line.source, _Source(found.name)).take(line, frame)
     problem = reader.problem.text if reader.problem is not None else ""
     hosts = [(source, host) for source in sources.values() if (host := source.host()) is not None]
     key = _last_job([host for _, host in hosts])
@@ -72,16 +67,10 @@ class _Source:
         self.living: dict[str, Sequence[TrainerView]] = {}
         self.begin: float | None = None
 
-    def take(self, line: bytes, at: float) -> None:
-        from ...store.decode import decode
-        from ...wire.codec import WireError
-
-        if _GONE in line:
+    def take(self, line: Line, frame: frames.Frame) -> None:
+        if _GONE in line.line:
             self._look()
-        try:
-            self._store.apply(_KEY, decode(line), at)
-        except WireError:
-            return
+        self._store.apply(_KEY, frame, line.rx)
         if self.begin is None:
             host = self._store.view().host
             self.begin = host.wall_seconds if host is not None else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -11,17 +12,14 @@ from typing import Any
 from ....errors import UserError
 from ....lab.ledger import Entry, entry_of
 from ....probe.steps import median_interval
-from ....store.blackbox import BoxReader, is_box
-from ....store.decode import decode
+from ....store.past_file import Reader, frames_in, reader_of
 from ....store.records import Record
 from ....store.stream import NO_REASON, Stream
 from ....store.view import NOT_SENT
 from ....text.numbers import number
 from ....text.process_name import short_script
 from ....wire.clean import clean
-from ....wire.codec import WireError
 from ....wire.frames import Sample, TrainerDef, Unknown
-from ....wire.recording import RecordingReader
 
 SOURCE = "recording"
 WINDOW = 64
@@ -89,7 +87,7 @@ def trainings(path: Path, samples: int | None = None) -> list[RecordedTraining]:
     Raises :class:`RecordedError` for a file that is not a recording. Of a file that is cut or
     damaged, the intact part is used.
     """
-    reader: RecordingReader | BoxReader = BoxReader(path) if is_box(path) else RecordingReader(path)
+    reader = reader_of(path)
     if not reader.header:
         raise RecordedError(
             reader.problem.text if reader.problem else f"{clean(str(path))} is not a recording"
@@ -125,16 +123,10 @@ class _Rank:
     reasons: dict[str, str] = field(default_factory=dict)
 
 
-def _ranks(reader: RecordingReader | BoxReader) -> list[_Rank]:
+def _ranks(reader: Reader) -> list[_Rank]:
     streams: dict[int, Stream] = {}
     seen: dict[tuple[int, str], _Rank] = {}
-    for count, line in enumerate(reader.lines()):
-        if count >= MAX_LINES:
-            break
-        try:
-            frame = decode(line.line)
-        except WireError:
-            continue
+    for line, frame in frames_in(islice(reader.lines(), MAX_LINES)):
         stream = streams.setdefault(line.source, Stream(str(line.source), 0))
         stream.apply(frame, line.rx)
         if not isinstance(frame, Sample):

@@ -167,31 +167,17 @@ def recorded(target: str) -> MeasuredTrainer:
 
 
 def _hosts(path: str) -> Iterator[HostView]:
-    from ....store.blackbox import BoxReader, is_box
-    from ....store.decode import decode
-    from ....store.store import Store
-    from ....wire.codec import WireError
-    from ....wire.recording import RecordingReader
+    from ....store import past_file
 
-    reader: Any = BoxReader(path) if is_box(path) else RecordingReader(path)
+    reader, name = past_file.reader_of(path), clean(Path(path).name, 80)
     if not reader.header:
         why = reader.problem.text if reader.problem else "its first line is not a recording's"
         raise TrainerNotMeasured(
-            f"{clean(Path(path).name, 80)} is not a recording.",
+            f"{name} is not a recording.",
             why,
             "gpuscope record FILE   makes one",
         )
-    store, seen = Store(), set()
-    for line in reader.lines():
-        key = str(line.source)
-        if key not in seen:
-            seen.add(key)
-            store.add_source(key, key)
-        try:
-            store.apply(key, decode(line.line), line.rx)
-        except WireError:
-            continue
-    yield from store.view().hosts
+    yield from past_file.store_of(reader.lines(), name).view().hosts
 
 
 def _allocators(trainer: TrainerView) -> list[AllocView]:
