@@ -266,7 +266,7 @@ def test_the_share_is_the_mean_over_the_gpus_of_the_run(fake: FakeNvml) -> None:
     share.record(STEADY)
     until(lambda: len(share._sums) == 2, 20)
     share.record(metrics.RunEnded({}))
-    assert share.finish() == (40.0, "", "")
+    assert share.end() == (40.0, "", "")
 
 
 def test_a_gpu_without_the_counters_says_so(fake: FakeNvml) -> None:
@@ -275,7 +275,7 @@ def test_a_gpu_without_the_counters_says_so(fake: FakeNvml) -> None:
     share.record(started(fake.gpus[0].uuid))
     share.record(STEADY)
     until(lambda: share._code == "not_supported", 20)
-    percent, code, why = share.finish()
+    percent, code, why = share.end()
     assert (percent, code) == (None, "not_supported")
     assert "Hopper" in why
 
@@ -283,7 +283,7 @@ def test_a_gpu_without_the_counters_says_so(fake: FakeNvml) -> None:
 def test_a_run_that_is_over_at_once_has_no_share(fake: FakeNvml) -> None:
     share = TensorShare()
     share.record(started(fake.gpus[0].uuid))
-    assert share.finish() == (None, "not_measured", "the run had no steady steps")
+    assert share.end() == (None, "not_measured", "the run had no steady steps")
 
 
 def test_on_a_cpu_no_driver_is_asked() -> None:
@@ -291,7 +291,7 @@ def test_on_a_cpu_no_driver_is_asked() -> None:
     share = TensorShare(make_nvml=lambda: asked.append("the driver"))
     share.record(started(device="cpu"))
     share.record(STEADY)
-    assert share.finish()[:2] == (None, "not_supported")
+    assert share.end()[:2] == (None, "not_supported")
     assert asked == []
 
 

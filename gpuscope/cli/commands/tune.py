@@ -20,7 +20,6 @@ from ...lab.config import LabConfig, add_toggles
 from ...lab.launch import find_python
 from ...lab.ledger import Entry, RunLedger
 from ...lab.matrix import vary_of
-from ...lab.metrics import Record
 from ...lab.toggles import EVERY_PRESET, FACTORY, PRESETS, Value
 from ...lab.tune.findings import Found, SearchSettings
 from ...lab.tune.result import COST_SAMPLES, SearchResult
@@ -318,18 +317,11 @@ def _announce(job: SearchJob, model: str, budget: float, known: int) -> None:
         )
 
 
-class Driver:
-    """A watcher of one run that asks the driver for the tensor share and the power."""
-
-    def __init__(self, others: list[Any]) -> None:
-        self._share = lab_devices.TensorShare(others)
-
-    def record(self, record: Record) -> None:
-        self._share.record(record)
+class Driver(lab_devices.TensorShare):
+    """A watcher that also asks the driver for the power."""
 
     def finish(self, document: dict[str, Any]) -> dict[str, Any]:
-        found = lab_devices.with_tensor_share(document, self._share.finish())
-        return {**found, "power_watts": self._share.power_watts}
+        return {**super().finish(document), "power_watts": self.power_watts}
 
 
 # ── output ────────────────────────────────────────────────────────────────────────────────────────

@@ -141,10 +141,9 @@ def refusal(
 class TensorShare:
     """Sample how busy the tensor pipes of a run's GPUs are during its steady state.
 
-    This happens in separate threads. :meth:`record` takes the worker's messages; :meth:`finish`
-    returns the mean, or why there is none. Nothing here raises, and for a run without CUDA no
-    thread is started. ``shared`` are jobs that were on the GPUs before, whose work the counters
-    cannot tell from ours.
+    It is a :class:`~gpuscope.lab.run_series.Watcher`, and samples in separate threads. Nothing here
+    raises, and for a run without CUDA no thread is started. ``shared`` are jobs that were on the
+    GPUs before, whose work the counters cannot tell from ours.
     """
 
     def __init__(self, shared: Sequence[Occupant] = (), make_nvml: Callable[[], Any] | None = None):
@@ -173,7 +172,11 @@ class TensorShare:
         elif isinstance(record, (metrics.RunEnded, metrics.RunFailure)):
             self._stop.set()
 
-    def finish(self) -> tuple[float | None, str, str]:
+    def finish(self, document: dict[str, Any]) -> dict[str, Any]:
+        """End the threads, and return the document with the share of tensor cores."""
+        return with_tensor_share(document, self.end())
+
+    def end(self) -> tuple[float | None, str, str]:
         """End the threads and return the percentage, or None with the code and the reason."""
         self._stop.set()
         if self._thread is not None:

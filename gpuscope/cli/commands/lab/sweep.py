@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from ....exit_status import ExitStatus
 from ....lab import rules, tables, torch_probe
@@ -28,7 +28,6 @@ from ....lab.matrix import (
     vary_of,
     varying,
 )
-from ....lab.metrics import Record
 from ....lab.sweep import (
     LIMIT_SECONDS,
     REPEATS,
@@ -140,7 +139,9 @@ def run(args: argparse.Namespace) -> int:
     _announce(plan, before, again=earlier is not None)
     bar = SweepBar(sys.stderr)
     try:
-        outcome = Sweep(plan, ledger, bar.show, args.timeout, lambda: Tensors(others)).run()
+        outcome = Sweep(
+            plan, ledger, bar.show, args.timeout, lambda: lab_devices.TensorShare(others)
+        ).run()
     finally:
         bar.close()
     return _report(args, plan, ledger, outcome)
@@ -259,19 +260,6 @@ def _others(plan: SweepPlan, force: bool) -> list[Occupant]:
             failure.what, failure.why, f"{what}    or    {again} --share-gpus    measures anyway"
         )
     return found
-
-
-class Tensors:
-    """A :class:`~gpuscope.lab.run_series.Watcher` that asks the driver for the tensor share."""
-
-    def __init__(self, others: Sequence[Occupant]) -> None:
-        self._share = lab_devices.TensorShare(others)
-
-    def record(self, record: Record) -> None:
-        self._share.record(record)
-
-    def finish(self, document: dict[str, Any]) -> dict[str, Any]:
-        return lab_devices.with_tensor_share(document, self._share.finish())
 
 
 # ── results ───────────────────────────────────────────────────────────────────────────────────

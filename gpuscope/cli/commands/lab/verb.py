@@ -103,7 +103,7 @@ def _train(args: argparse.Namespace, config: LabConfig, share: lab_devices.Tenso
         progress.show(record)
 
     lab = run_blocking(config, hear)
-    document = lab_devices.with_tensor_share(document_of(lab), share.finish())
+    document = share.finish(document_of(lab))
     if args.predict:
         from . import predicted as lab_predicted
 
