@@ -13,13 +13,32 @@ from dataclasses import dataclass
 
 COSTS = {
     "batch-half": "fewer samples per step: noisier gradients, smaller kernels",
+    "accumulate": "the same samples and gradients per step (unless layers mix samples, as batch "
+    "norm does); smaller kernels",
+    "bf16": "8 bits of mantissa in matmuls; weights, gradients and optimizer state stay fp32",
+    "fp16": "11 bits of mantissa and a small range in matmuls: steps that overflow are skipped",
+    "checkpoint": "slower: the forward pass of the blocks runs once more in the backward pass "
+    "(Chen et al., 2016)",
+    "checkpoint-2": "slower: half of the blocks run once more",
+    "fused-optimizer": "none: one kernel per list and no temporary lists (torch's Adam, AdamW, "
+    "SGD, Adagrad have it)",
+    "sgd": "one state per parameter instead of two: another training, which needs its own learning "
+    "rate",
+    "sequence-half": "the model sees half the context",
+    "resolution-half": "the model sees a quarter of the pixels",
     "zero1": "the communication of DDP (Rajbhandari et al., 2020); shards the optimizer state",
     "fsdp": "1.5 times the communication of DDP (Rajbhandari et al., 2020); shards parameters, "
     "gradients and state",
     "fsdp-reshard": "the blocks are gathered a second time, in the backward pass",
     "fsdp-params": "the whole model computes in bf16, also what autocast leaves in float32",
     "fsdp-offload": "parameters cross PCIe in both passes, and the optimizer runs on the CPU",
+    "set-to-none": "none: gradients are created again in each step",
+    "expandable-segments": "none for the model: the same tensors in growing segments; frees cache, "
+    "not tensors",
+    "chunked-loss": "the output layer runs once more in the backward pass; the same loss and "
+    "gradients",
 }
+"""What each fix costs, in words, with a figure only if a source gives one."""
 CODE = {
     "batch-half": """\
 loader = DataLoader(dataset, batch_size=batch // 2)

@@ -3,7 +3,7 @@
 Each fix is a changed request, or other settings, to be simulated again.
 
 What a fix frees is never computed from a rule of thumb. A fix that does not apply is left out with
-the reason. Costs are described in words, with a figure only if a source gives one.
+the reason.
 """
 
 from __future__ import annotations
@@ -70,27 +70,24 @@ def fixes(
         )
         left.append(LeftOut("expandable-segments", _EXPANDABLE, why))
     else:
-        found.append(
-            MemoryFix(
-                "expandable-segments",
-                _EXPANDABLE,
-                "PYTORCH_ALLOC_CONF=expandable_segments:True",
-                "none for the model: the same tensors in growing segments; frees cache, not "
-                "tensors",
-                settings=replace(settings, expandable=True),
-            )
-        )
-    found.append(
-        MemoryFix(
-            "chunked-loss",
-            f"compute the loss in {CHUNKS} chunks",
-            "checkpoint(lambda h, y: cross_entropy(head(h), y), h_part, y_part) for each part, or "
-            "a fused linear loss",
-            "the output layer runs once more in the backward pass; the same loss and gradients",
-            chunks=CHUNKS,
-        )
+        key, change = "expandable-segments", "PYTORCH_ALLOC_CONF=expandable_segments:True"
+        growing = replace(settings, expandable=True)
+        found.append(MemoryFix(key, _EXPANDABLE, change, COSTS[key], settings=growing))
+    key, title = "chunked-loss", f"compute the loss in {CHUNKS} chunks"
+    change = (
+        "checkpoint(lambda h, y: cross_entropy(head(h), y), h_part, y_part) for each part, or a "
+        "fused linear loss"
     )
-    return found, left
+    return [*found, MemoryFix(key, title, change, COSTS[key], chunks=CHUNKS)], left
+
+
+def _changed(
+    request: Request, key: str, title: str, code: str = "", **changes: object
+) -> MemoryFix:
+    """Return the fix that changes the request so, by its flags or by a line of ``code``."""
+    changed = replace(request, **changes)  # type: ignore[arg-type]
+    change = code or changed_flags(request, changed)
+    return MemoryFix(key, title, change, COSTS[key], request=changed)
 
 
 _EXPANDABLE = "expandable segments"
@@ -104,25 +101,12 @@ def _batch(request: Request, batch: int, _: int | None) -> _Some:
             LeftOut("batch-half", "halve the micro-batch", why),
             LeftOut("accumulate", "accumulation", why),
         ]
-    half, parts = batch // 2, request.accumulate
-    alone = replace(request, batch=half)
-    both = replace(alone, accumulate=2 * parts)
+    half, parts = batch // 2, 2 * request.accumulate
+    title = f"micro-batch {half}"
+    accumulated = f"{title}, accumulated over {parts}"
     return [
-        MemoryFix(
-            "batch-half",
-            f"micro-batch {half} instead of {batch}",
-            changed_flags(request, alone),
-            COSTS["batch-half"],
-            request=alone,
-        ),
-        MemoryFix(
-            "accumulate",
-            f"micro-batch {half}, accumulated over {2 * parts}",
-            changed_flags(request, both),
-            "the same samples and gradients per step (unless layers mix samples, as batch norm "
-            "does); smaller kernels",
-            request=both,
-        ),
+        _changed(request, "batch-half", f"{title} instead of {batch}", batch=half),
+        _changed(request, "accumulate", accumulated, batch=half, accumulate=parts),
     ], []
 
 
@@ -132,26 +116,13 @@ def _precision(request: Request, _: int, __: int | None) -> _Some:
         if request.deepspeed:
             why = "DeepSpeed's file says in which type it computes"
         return [], [LeftOut("bf16", "bf16 autocast", why), LeftOut("fp16", "fp16 autocast", why)]
-    bf16, fp16 = replace(request, amp="bf16"), replace(request, amp="fp16")
     if _major(request) < 8:
-        return [
-            MemoryFix(
-                "fp16",
-                "fp16 autocast with a grad scaler",
-                changed_flags(request, fp16),
-                "11 bits of mantissa and a small range in matmuls: steps that overflow are skipped",
-                request=fp16,
-            )
-        ], [LeftOut("bf16", "bf16 autocast", "GPUs before Ampere have no bf16 kernels")]
-    return [
-        MemoryFix(
-            "bf16",
-            "bf16 autocast",
-            changed_flags(request, bf16),
-            "8 bits of mantissa in matmuls; weights, gradients and optimizer state stay fp32",
-            request=bf16,
-        )
-    ], [LeftOut("fp16", "fp16 autocast", "bf16 tensors are just as large, and need no grad scaler")]
+        fix = _changed(request, "fp16", "fp16 autocast with a grad scaler", amp="fp16")
+        why = "GPUs before Ampere have no bf16 kernels"
+        return [fix], [LeftOut("bf16", "bf16 autocast", why)]
+    fix = _changed(request, "bf16", "bf16 autocast", amp="bf16")
+    why = "bf16 tensors are just as large, and need no grad scaler"
+    return [fix], [LeftOut("fp16", "fp16 autocast", why)]
 
 
 def _major(request: Request) -> int:
@@ -163,33 +134,15 @@ def _checkpoint(request: Request, _: int, __: int | None) -> _Some:
     title = "checkpoint every block"
     if request.checkpoint == 1:
         return [], [LeftOut("checkpoint", title, "every block is already checkpointed")]
-    every = replace(request, checkpoint=1)
     code = ""
     if request.model.startswith("hf:"):
         code = "model.gradient_checkpointing_enable()"
     elif ":" in request.model:
         code = "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) for every block"
-    found = [
-        MemoryFix(
-            "checkpoint",
-            title,
-            code or changed_flags(request, every),
-            "slower: the forward pass of the blocks runs once more in the backward pass (Chen et "
-            "al., 2016)",
-            request=every,
-        )
-    ]
+    found = [_changed(request, "checkpoint", title, code, checkpoint=1)]
     if request.checkpoint == 0:
-        some = replace(request, checkpoint=2)
-        found.append(
-            MemoryFix(
-                "checkpoint-2",
-                "checkpoint every second block",
-                f"{code}, every second one" if code else changed_flags(request, some),
-                "slower: half of the blocks run once more",
-                request=some,
-            )
-        )
+        title, code = "checkpoint every second block", f"{code}, every second one" if code else ""
+        found.append(_changed(request, "checkpoint-2", title, code, checkpoint=2))
     return found, []
 
 
@@ -200,42 +153,26 @@ def _optimizer(request: Request, _: int, __: int | None) -> _Some:
     if request.fused:
         left.append(LeftOut("fused-optimizer", "fused optimizer", "the optimizer is already fused"))
     else:
-        fused = replace(request, fused=True, foreach=None)
-        code = "fused=True in the optimizer's arguments"
-        cost = (
-            "none: one kernel per list and no temporary lists (torch's Adam, AdamW, SGD, "
-            "Adagrad have it)"
-        )
-        change = code if own_code else changed_flags(request, fused)
-        found.append(MemoryFix("fused-optimizer", "fused optimizer", change, cost, request=fused))
+        code = "fused=True in the optimizer's arguments" if own_code else ""
+        key, title = "fused-optimizer", "fused optimizer"
+        found.append(_changed(request, key, title, code, fused=True, foreach=None))
     if request.optimizer == "sgd":
         left.append(LeftOut("sgd", "SGD with momentum", "it is already SGD"))
     else:
-        sgd = replace(request, optimizer="sgd")
-        code = "torch.optim.SGD(…, momentum=0.9)"
-        cost = (
-            "one state per parameter instead of two: another training, which needs its own "
-            "learning rate"
-        )
-        change = code if own_code else changed_flags(request, sgd)
-        found.append(
-            MemoryFix("sgd", "SGD with momentum instead of Adam", change, cost, request=sgd)
-        )
+        code = "torch.optim.SGD(…, momentum=0.9)" if own_code else ""
+        title = "SGD with momentum instead of Adam"
+        found.append(_changed(request, "sgd", title, code, optimizer="sgd"))
     return found, left
 
 
 def _inputs(request: Request, _: int, __: int | None) -> _Some:
     found: list[MemoryFix] = []
     left: list[LeftOut] = []
-    for name, unit, cost in (
-        ("sequence", "tokens per sample", "the model sees half the context"),
-        ("resolution", "pixels per side", "the model sees a quarter of the pixels"),
-    ):
+    for name, unit in (("sequence", "tokens per sample"), ("resolution", "pixels per side")):
         key, size = f"{name}-half", getattr(request, name)
         if size is not None and size > 1:
-            half = replace(request, **{name: size // 2})
             title = f"{size // 2} {unit} instead of {size}"
-            found.append(MemoryFix(key, title, changed_flags(request, half), cost, request=half))
+            found.append(_changed(request, key, title, **{name: size // 2}))
             continue
         why = f"the model's code sets the {name}"
         if request.model.startswith(("hf:", "torchvision:")):
@@ -265,10 +202,9 @@ def _sharding(request: Request, _: int, default_ranks: int | None) -> _Some:
                 LeftOut(key, title, f"the training is already sharded ({request.sharding})")
             )
             continue
-        sharded = replace(request, sharding=key, ranks=ranks)
-        code = "fully_shard(block) for every block, then fully_shard(model)"
-        own = ":" in request.model and key == "fsdp"
-        found.append(MemoryFix(key, title, code if own else change, COSTS[key], request=sharded))
+        if ":" in request.model and key == "fsdp":
+            change = "fully_shard(block) for every block, then fully_shard(model)"
+        found.append(_changed(request, key, title, change, sharding=key, ranks=ranks))
     return found, left
 
 
@@ -284,23 +220,14 @@ def _fully_sharded(request: Request, _: int, __: int | None) -> _Some:
          {"fsdp_params": "bf16", "fsdp_reduce": "fp32"} if request.amp == "off" else {}),
         ("fsdp-offload", "parameters and optimizer on the host", {"fsdp_offload": True}),
     ):  # fmt: skip
-        changed = replace(request, **changes)
-        if changed != request and not (key == "fsdp-params" and request.fsdp_params == "bf16"):
-            flags = changed_flags(request, changed)
-            found.append(MemoryFix(key, title, flags, COSTS[key], request=changed))
+        fix = _changed(request, key, title, **changes)
+        if fix.request != request and not (key == "fsdp-params" and request.fsdp_params == "bf16"):
+            found.append(fix)
     return found, []
 
 
 def _gradients(request: Request, _: int, __: int | None) -> _Some:
     if request.set_to_none:
         return [], []
-    changed = replace(request, set_to_none=True)
-    return [
-        MemoryFix(
-            "set-to-none",
-            "zero_grad(set_to_none=True)",
-            changed_flags(request, changed),
-            "none: gradients are created again in each step",
-            request=changed,
-        )
-    ], []
+    title = "zero_grad(set_to_none=True)"
+    return [_changed(request, "set-to-none", title, set_to_none=True)], []
