@@ -83,13 +83,13 @@ def serve(act: LongRequest, steps: Steps, ledger: TimeLedger) -> Answer:
     ordinal = used_device()
     if ordinal is not None:
         torch.cuda.set_device(ordinal)  # an end in this thread is to open no context elsewhere
-    trace = Trace(torch, {activity}, wanted)
+    trace = Trace(torch, {activity}, wanted, ordinal)
     known = (ledger.look or {}).get("events_a_step")
     if known and "steps" not in act.args:
         trace.limit(int(MOST_EVENTS / known))
     first = None
     if not known and "steps" not in act.args:
-        first = Trace(torch, {activity}, 1)
+        first = Trace(torch, {activity}, 1, ordinal)
         first.limit(1)
     try:
         ledger.look = take(act, trace, steps, ledger, first)

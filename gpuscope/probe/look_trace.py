@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Any, Dict, List, Tuple
+from contextlib import nullcontext
+from typing import Any, Dict, List, Optional, Tuple
 
 from . import cuda
 from .long_requests import Refusal
@@ -47,10 +48,13 @@ _SPEAKS_SINCE = (2, 12)
 class Trace:
     """A trace that begins and ends in the training thread, called at the end of each step.
 
-    ``activities`` as torch names them; ``wanted`` whole steps at least.
+    ``activities`` as torch names them; ``wanted`` whole steps at least. ``ordinal`` is the device
+    that is traced: the training thread's current one may be another, on which it has no context.
     """
 
-    def __init__(self, torch: Any, activities: Any, wanted: int) -> None:
+    def __init__(
+        self, torch: Any, activities: Any, wanted: int, ordinal: Optional[int] = None
+    ) -> None:
         self.torch = torch
         self.results: Any = None
         self.marks: List[int] = []
@@ -70,7 +74,7 @@ class Trace:
         self.over = threading.Event()
         self._wanted, self._most = wanted, MAX_STEPS
         self._activities = activities
-        self._entries = _Entries(torch, activities)
+        self._entries = _Entries(torch, activities, ordinal)
         self._level = _level(torch)
         self._level_before = 0
         self._lock = threading.Lock()
@@ -270,9 +274,10 @@ class _Entries:
     ``anywhere``: whether another thread than the one that started it may end it.
     """
 
-    def __init__(self, torch: Any, activities: Any) -> None:
+    def __init__(self, torch: Any, activities: Any, ordinal: Optional[int]) -> None:
         core = torch._C._autograd
         self._torch = torch
+        self._ordinal = ordinal
         self._prepare, self._enable = core._prepare_profiler, core._enable_profiler
         self._disable = core._disable_profiler
         self._activities = activities
@@ -297,21 +302,28 @@ class _Entries:
             self._config = profile.config()
 
     def prepare(self) -> None:
-        self._prepare(self._config, self._activities)
+        with self._on_device():
+            self._prepare(self._config, self._activities)
 
     def enable(self) -> None:
-        self._enable(self._config, self._activities)
+        with self._on_device():
+            self._enable(self._config, self._activities)
 
     def disable(self) -> Any:
-        return self._disable()
+        with self._on_device():
+            return self._disable()
 
     def event(self) -> Any:
         """Return an event behind all that was launched so far; True: the device is done."""
         if not cuda.initialised():
             return True
         event = self._torch.cuda.Event()
-        event.record()
+        event.record(self._torch.cuda.current_stream(self._ordinal))
         return event
+
+    def _on_device(self) -> Any:
+        """Make the traced device the current one meanwhile: torch synchronizes that one."""
+        return nullcontext() if self._ordinal is None else self._torch.cuda.device(self._ordinal)
 
 
 def _level(torch: Any) -> Any:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -115,6 +116,35 @@ def test_a_trace_has_the_steps_and_torch_is_as_before(training):
     assert any(event.name() == "aten::mm" for event in trace.results.events())
     assert not torch.autograd._profiler_enabled()
     assert (training.steps.on_step, list(gc.callbacks)) == (None, collecting)
+
+
+def test_the_device_that_is_traced_is_used_and_not_the_current_one(monkeypatch):
+    """On the current one this process may have no context, and would get one."""
+    current = [0]
+
+    class Event:
+        def record(self, stream):
+            self.stream = stream
+
+    @contextmanager
+    def device(ordinal):
+        current.append(ordinal)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(look_trace.cuda, "initialised", lambda: True)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda ordinal: f"of device {ordinal}")
+    monkeypatch.setattr(torch.cuda, "device", device)
+    entries = Trace(torch, CPU, 3, 1)._entries
+    assert entries.event().stream == "of device 1"
+    used = []
+    monkeypatch.setattr(entries, "_disable", lambda: current[-1])
+    monkeypatch.setattr(entries, "_prepare", lambda *_: used.append(current[-1]))
+    monkeypatch.setattr(entries, "_enable", lambda *_: used.append(current[-1]))
+    entries.prepare()
+    entries.enable()
+    assert [*used, entries.disable(), current[-1]] == [1, 1, 1, 0]
 
 
 class Mark:
