@@ -130,7 +130,8 @@ class Trace:
 
     def _is_over(self) -> bool:
         """Whether the device has come by the last whole step."""
-        return self._passed is True or (self._passed is not None and bool(self._passed.query()))
+        passed = self._passed  # another thread may end the trace meanwhile
+        return passed is True or (passed is not None and bool(passed.query()))
 
     def _start(self, steps: Steps) -> None:
         with self._lock:
@@ -238,6 +239,8 @@ class Trace:
             self.results = self._entries.disable()
         finally:
             self._state = "over"
+            # A child that is forked later could not free them: torch would end it.
+            self._passed = self._before = None
             self._speak()
             end = time.perf_counter()
             self.stop_seconds = end - begin

@@ -207,6 +207,10 @@ class Alone:
                 setattr(module, entry, original)
         Alone.entered = False
         self._left.set()
+        # The patched functions refer to this object, and it to what ``give_way`` uses. Without the
+        # collector nothing of that would be freed, and with it perhaps in a forked child.
+        self._patched.clear()
+        self._give_way = None
 
 
 def abandon() -> None:

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+import weakref
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -116,6 +117,28 @@ def test_a_trace_has_the_steps_and_torch_is_as_before(training):
     assert any(event.name() == "aten::mm" for event in trace.results.events())
     assert not torch.autograd._profiler_enabled()
     assert (training.steps.on_step, list(gc.callbacks)) == (None, collecting)
+
+
+def test_nothing_of_a_look_is_left_to_the_collector(training):
+    """In a forked child it would free CUDA's events, and torch ends a process that cannot."""
+    left = []
+
+    def run():
+        trace = Trace(torch, CPU, 3)
+        left.append(weakref.ref(trace))
+        with suppress(Refusal):  # nothing of CUDA was traced
+            look.take(act(), trace, training.steps, training.ledger)
+        left.append((len(trace.marks) > 1, trace._passed, trace._before))
+
+    thread = threading.Thread(target=run)
+    gc.disable()
+    try:
+        thread.start()
+        training.until(lambda: not thread.is_alive())
+        assert left[1] == (True, None, None)
+        assert left[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_the_device_that_is_traced_is_used_and_not_the_current_one(monkeypatch):
