@@ -120,7 +120,10 @@ def test_twenty_looks_leave_no_thread_and_no_descriptor(training, reader):
 
 
 def test_workers_that_start_beside_looks_live():
-    """They are forked from a process in which CUPTI works, and in which a look may be running."""
+    """They are forked from a process in which CUPTI works, and in which a look may be running.
+
+    No thread reads the standard input here: a worker closes it, for which it would wait forever.
+    """
     code = """
 from torch.utils.data import DataLoader, TensorDataset
 data = TensorDataset(torch.randn(40 * 64, width), torch.randint(0, 512, (40 * 64,)))
@@ -131,7 +134,7 @@ def train():
             x.copy_(inputs.repeat(8, 1), non_blocking=True)
             step()
 """
-    with trainer(TRAINING + WATCHED + KEYBOARD + code + "train()", fork=True) as process:
+    with trainer(TRAINING + WATCHED + code + "train()", fork=True) as process:
         reader = connect(process)
         for number in range(1, 21):
             look(reader, number)
