@@ -78,7 +78,9 @@ def test_a_compiled_model_trains_on_several_gpus(parallel: str) -> None:
 
 @two
 def test_a_rank_killed_in_a_collective_ends_the_run() -> None:
-    agent = Agent(LabConfig(model="gpt-small", device="cuda", parallel="ddp", nproc=2))
+    agent = Agent(
+        sys.executable, LabConfig(model="gpt-small", device="cuda", parallel="ddp", nproc=2)
+    )
     try:
         agent.until_step()
         ranks = agent.ranks()
@@ -96,7 +98,8 @@ def test_a_rank_killed_in_a_collective_ends_the_run() -> None:
 @two
 def test_stopping_leaves_a_summary_and_nobody_on_the_gpus() -> None:
     agent = Agent(
-        LabConfig(model="gpt-small", device="cuda", parallel="fsdp", nproc=2, accumulate=2)
+        sys.executable,
+        LabConfig(model="gpt-small", device="cuda", parallel="fsdp", nproc=2, accumulate=2),
     )
     try:
         agent.until_step()
