@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import inf
 
 from ..store.view import History
@@ -19,20 +20,47 @@ def while_it_steps(history: History, steps: History) -> History:
     """
     values: list[float | None] = []
     last: float | None = None
-    moved, before = -inf, None
-    at, usual = 0, STALL_SECONDS
+    moved, usual = _before_the_first_end(steps), STALL_SECONDS
+    before: float | None = None
+    at = 0
     for moment, value in zip(history.seconds, history.values, strict=True):
         while at < len(steps) and steps.seconds[at] <= moment:
             step = steps.values[at]
-            if step is not None and step != before:
-                if before is not None:
-                    apart = (steps.seconds[at] - moved) / max(step - before, 1)
-                    usual = max(STALL_SECONDS, STEPS_LATE * min(apart, LONGEST_STEP_SECONDS))
-                moved, before = steps.seconds[at], step
+            if step is not None and before is not None and step != before:
+                since = moved if moved > -inf else steps.seconds[0]
+                usual = _latest(steps.seconds[at] - since, step - before)
+                moved = steps.seconds[at]
+            before = step if step is not None else before
             at += 1
         last = value if value is not None else last
         values.append(last if moment - moved <= usual else None)
     return History(history.seconds, tuple(values))
+
+
+def _before_the_first_end(steps: History) -> float:
+    """Return when the step counts as ended that is the newest at the first reading.
+
+    It may have ended long before that. Only where the next one ends soon did it train all along.
+    """
+    known = [
+        (moment, step)
+        for moment, step in zip(steps.seconds, steps.values, strict=True)
+        if step is not None
+    ]
+    if not known:
+        return -inf
+    begin, end = known[0][0], steps.seconds[-1]
+    ends = [
+        (later, step - before) for (_, before), (later, step) in pairwise(known) if step != before
+    ][:2]
+    usual = _latest(ends[1][0] - ends[0][0], ends[1][1]) if len(ends) > 1 else STALL_SECONDS
+    return begin if (ends[0][0] if ends else end) - begin <= usual else -inf
+
+
+def _latest(seconds: float, steps: float) -> float:
+    """Return after how long a step is overdue, where so many took so many seconds."""
+    apart = seconds / max(steps, 1)
+    return max(STALL_SECONDS, STEPS_LATE * min(apart, LONGEST_STEP_SECONDS))
 
 
 def while_it_answers(history: History, of_device: History) -> History:

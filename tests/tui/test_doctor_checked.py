@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,9 +14,10 @@ from gpuscope.doctor import live
 from gpuscope.doctor.finding import Evidence, Finding, Report
 from gpuscope.doctor.table import load
 from gpuscope.model.device_state import judge
-from gpuscope.store.view import HostView, no_history
+from gpuscope.store.view import History, HostView, no_history
 from gpuscope.text import styled
 from gpuscope.tui.background.finding_history import Case, FindingHistory
+from gpuscope.tui.doctor.checked_courses import course_lines
 from gpuscope.tui.doctor.checked_figures import AREAS, area_of, sources_of
 from gpuscope.tui.doctor.checked_text import about, related
 from gpuscope.tui.theme import THEMES, Tokens
@@ -161,3 +163,20 @@ def test_gpu_use_is_not_fine_where_the_row_of_the_device_says_tensor_idle():
         host
     )
     assert f"{GLYPHS.warn} GPU use" in lines(host, Case(1, found("live.tensor_idle"), "live"))
+
+
+@pytest.mark.parametrize(("area", "column"), [("step time", "step_seconds"), ("input", "input")])
+def test_the_course_of_a_step_is_drawn_to_the_last_one_and_not_to_now(area: str, column: str):
+    host, history = views.seen(jobs.ranks(stalled=True))
+
+    def readings(entity: int, name: str, seconds: float | None) -> History:
+        past = history(entity, name, seconds)
+        if not name.startswith(column):
+            return past
+        return replace(past, values=tuple(0.4 + n % 5 / 50 for n in range(len(past))))
+
+    (line,) = course_lines(area, host, sources_of(host, readings), GLYPHS)
+    drawn, said, _ = (text for text, _ in line)
+    assert said.strip() == "400–480 ms"
+    assert len(drawn.rstrip()) < len(drawn) / 2, "it has made no step for 48 s of the minute"
+    assert drawn.strip()

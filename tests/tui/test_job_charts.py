@@ -81,6 +81,18 @@ def test_a_trainer_that_stands_draws_nothing_on():
     assert set(drawn[110:]) == {None}
 
 
+def test_one_that_stood_before_it_was_looked_at_draws_nothing_before_its_next_step():
+    """How long it had stood already is not known of its first reading."""
+    seconds = tuple(float(n) for n in range(60))
+    stands = while_it_steps(History(seconds, (1.0,) * 60), History(seconds, (7.0,) * 60))
+    assert set(stands.values) == {None}
+    again = History(seconds, tuple(float(max(n, 30)) for n in range(60)))
+    drawn = while_it_steps(History(seconds, (1.0,) * 60), again).values
+    assert (set(drawn[:31]), set(drawn[31:])) == ({None}, {1.0})
+    steps = History(seconds, tuple(float((n + 3) // 4) for n in range(60)))
+    assert None not in while_it_steps(History(seconds, (1.0,) * 60), steps).values, "a step ran"
+
+
 def test_slow_steps_are_no_stand():
     seconds = tuple(float(n) for n in range(400))
     steps = History(seconds, tuple(float(n // 60) for n in range(400)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -337,6 +338,16 @@ async def test_the_load_of_a_job_that_hangs_is_hatched_since_its_last_step():
         assert lane.index(UNICODE.hatch) < len(lane) / 3, "it made no step for 47 s"
         colours = {style.color for char, style in grid(app)[place] if char == UNICODE.hatch}
         assert colours == {Tokens.of(app).colour("faint")}, "what is wrong is said in words"
+
+
+def test_the_curves_of_a_trainer_that_hangs_end_at_its_last_step():
+    host, history = views.seen(jobs.ranks(stalled=True))
+    charts = Charts(SimpleNamespace(history=history), lambda: None)  # type: ignore[arg-type]
+    now = host.sampled_seconds or 0.0
+    for curves in (charts._input(host), charts._of_trainers(host, "step_seconds", 1.0)):
+        for curve in curves:
+            drawn = [at for at, value in zip(curve.seconds, curve.values, strict=True) if value]
+            assert now - 60 < max(drawn) < now - 35, "the last step is 48 s ago"
 
 
 @in_loop

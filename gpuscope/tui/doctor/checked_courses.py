@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeVar
 
 from ...model.ranks import name_of
 from ...model.step_time import input_columns, input_share
+from ...model.valid_history import while_it_steps
 from ...store.view import Entity, HostView, TrainerView
 from ...text.ranges import interval_text
 from ...text.styled import Line
@@ -42,6 +43,8 @@ def course_lines(
     if found is None or now is None:
         return []
     past = sources.readings(found.entity.id, found.column, SECONDS)
+    if isinstance(found.entity, TrainerView):  # a step that does not end is not the last one again
+        past = while_it_steps(past, sources.readings(found.entity.id, "step", SECONDS))
     known = [value for value in past.values if value is not None]
     if len(known) < 2:
         return []

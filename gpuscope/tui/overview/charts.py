@@ -392,6 +392,7 @@ class Charts(Vertical):
 
     def _input(self, host: HostView) -> Sequence[Series]:
         """Return the share of the step in which each trainer waits for its data."""
+        from ...model.valid_history import while_it_steps
         from ..charts.line import Series, alike_text, one_if_alike
 
         found = []
@@ -405,8 +406,10 @@ class Charts(Vertical):
                 for one, known in zip(wait.values, wholes, strict=False)
                 for total in (sum(value or 0.0 for value in known),)
             ]
-            if any(value is not None for value in values):
-                found.append(Series(self._label(host, trainer), token, wait.seconds, values))
+            past = replace(wait, values=tuple(values))
+            past = while_it_steps(past, self._history(trainer.id, "step"))
+            if any(value is not None for value in past.values):
+                found.append(Series(self._label(host, trainer), token, past.seconds, past.values))
         known = sum(t.gone is None for t in host.trainers)
         return one_if_alike(found, alike_text(len(found), known, "trainers"))
 
