@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -24,6 +25,7 @@ from gpuscope.tui.device.device_screen import DeviceScreen
 from gpuscope.tui.overview.charts import Charts
 from gpuscope.tui.overview.panel_rows import MOST_CHART_ROWS, Needs, share_out, spare_rows
 from gpuscope.tui.processes.process_screen import ProcessScreen
+from gpuscope.tui.shared.host_text import host_lines
 from gpuscope.tui.shared.job_rows import LOSS_CELLS, loss_text
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE, Glyphs, Tokens
@@ -417,6 +419,37 @@ def test_lanes_are_low_and_stand_above_an_axis_at_the_bottom(
     run(OneStrip, body, *size)
     assert sum(any(char in line for char in "▆▇█") for line in drawn) == 2 * rows
     assert drawn[-1].rstrip().endswith("now"), "nothing is below the axis"
+
+
+@pytest.mark.parametrize("width", [60, 100, 180])
+def test_the_mean_of_a_lane_is_of_its_readings_however_wide_it_is_drawn(width: int) -> None:
+    """The column in which the job begins holds a time before it as well."""
+    seconds = tuple(n / 2 for n in range(121))
+    values = tuple(0.0 if at < 41.0 else 100.0 if at < 60.0 else 50.0 for at in seconds)
+    past, figures = History(seconds, values), []
+
+    async def body(pilot: Pilot[None]) -> None:
+        strips = pilot.app.query_one(LoadStrips)
+        strips.show([Lane("GPU 0", past, begins=41.0)], 60.0, 60.0)
+        await pilot.pause()
+        figures.extend(re.findall(r"50 % +ø (\d+)", text(pilot.app)))
+
+    run(OneStrip, body, width, 6)
+    assert figures == ["99"]
+
+
+@pytest.mark.parametrize("cells", [44, 60, 100])
+def test_the_most_that_the_cpu_did_is_of_its_readings_however_wide_it_is_drawn(cells: int) -> None:
+    host, _ = views.seen(views.training())
+    now = host.sampled_seconds or 0.0
+    seconds = tuple(now - 70 + n for n in range(71))
+    past = History(seconds, tuple(99.0 if n == 5 else 77.0 if n == 40 else 9.0 for n in range(71)))
+    (row,) = (
+        line
+        for line in map(styled.plain, host_lines(host, lambda *_: past, cells, UNICODE))
+        if line.startswith("CPU 60 s")
+    )
+    assert row.endswith(" 77 % at most")
 
 
 class OneStrip(App[None]):

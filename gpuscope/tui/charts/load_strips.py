@@ -162,6 +162,12 @@ class LoadStrips(TimedChart):
         touch = count > 1 and not all(blanks[1:])
         return Shares(axis, rows, over, blanks, rows == 1 and touch)
 
+    def _mean(self, lane: Lane) -> float | None:
+        """Return the mean of a lane's readings, which does not depend on how wide it is drawn."""
+        begin = self._now - self._window
+        begin = begin if lane.begins is None else max(begin, lane.begins)
+        return mean_of(readings_since(lane.history, begin))
+
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         lanes = self._lanes
         known = any(v is not None for lane in lanes for v in lane.history.values)
@@ -183,7 +189,8 @@ class LoadStrips(TimedChart):
         if over > 0 and low and not groups and len(kinds) == 1:
             sound = [c for lane, (_, c) in zip(lanes, courses, strict=True) if not lane.alarm]
             means = [mean_of(values) for values in zip(*sound, strict=True)]
-            whole, newest = mean_of(means), mean_of([_newest(lane) for lane in lanes])
+            whole = mean_of([self._mean(lane) for lane in lanes if not lane.alarm])
+            newest = mean_of([_newest(lane) for lane in lanes])
             of_all = _figures(newest, whole, tokens.glyphs)
             out += _lane("mean", means, 1, names + 1, tokens.glyphs, of_all, most=LOW_EIGHTHS)
             out += [[]] if over > 1 else []
@@ -192,9 +199,10 @@ class LoadStrips(TimedChart):
             out += [[]] * free
             begin = bins.count if lane.wasted_since is None else bins.index(lane.wasted_since)
             most = LOW_EIGHTHS if low else rows * 8 - 1
-            since = 0 if lane.begins is None else max(bins.index(lane.begins), 0)
-            glyphs, mean = tokens.glyphs, mean_of(values[min(since, bins.count - 1) :])
-            figures = _figures(_newest(lane), mean, glyphs)
+            glyphs, figures = (
+                tokens.glyphs,
+                _figures(_newest(lane), self._mean(lane), tokens.glyphs),
+            )
             out += _lane(label, values, rows, names + 1, glyphs, figures, begin, lane.alarm, most)
         out = [[]] * (height - axis - len(out)) + out
         if axis:
@@ -242,6 +250,12 @@ def binned(history: History, bins: Bins, now: float, hold_last: bool = True) -> 
     if not hold_last:
         found[bins.count - since :] = [None] * since
     return found
+
+
+def readings_since(history: History, moment: float) -> list[float]:
+    """Return what was read from a moment on."""
+    values = history.values[first_at(history.seconds, moment) :]
+    return [value for value in values if value is not None and math.isfinite(value)]
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:

@@ -8,7 +8,7 @@ from ...text.styled import Line
 from ...text.units import bytes_text, percent_text
 from ..cells import fit
 from ..charts.bins import Bins
-from ..charts.load_strips import binned
+from ..charts.load_strips import binned, readings_since
 from ..charts.spark import spark
 from ..theme import Glyphs
 from ..widgets.bars import meter
@@ -89,8 +89,8 @@ def _last_minute(
     """
     each = SPARK_SECONDS / cells
     bins = Bins.ending(now - each, SPARK_SECONDS, cells)
-    shown = binned(history(host.id, "cpu_percent", SPARK_SECONDS + 2 * each), bins, now)
-    known = [value for value in shown if value is not None]
+    past = history(host.id, "cpu_percent", SPARK_SECONDS + 2 * each)
+    shown, known = binned(past, bins, now), readings_since(past, now - SPARK_SECONDS)
     if not known:
         return []
     drawn = spark(shown, cells, 100.0, glyphs).replace(glyphs.unknown, " ")
