@@ -228,10 +228,12 @@ class Sums:
                 high = max(high, self._most_idle() - self.missed)
         elif self.look.steps == 1 and one.clock is not None and self.ledger.sure:
             high = max(high, min(one.clock.high, self._most_idle()))
-        most = 1 - self._busy if one.name == "allocate" else 1.0
+        most, highest = 1.0, 1.0
+        if one.name == "allocate":
+            most, highest = 1 - self._busy, self._most_idle()
         share = min(most, one.share + late)
         return replace(one, share=share, low=min(share, one.low + part * launches.low),
-                       high=min(most, max(share, high)), late=late)  # fmt: skip
+                       high=min(highest, max(share, high)), late=late)  # fmt: skip
 
     def _most_idle(self) -> float:
         """Return the largest share of a usual step for which the GPU may be idle."""
