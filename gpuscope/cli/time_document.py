@@ -25,7 +25,7 @@ from ..model.time_cause import Cause
 from ..model.time_ledger import Row, TimeLedger
 from ..model.time_sentence import sentence
 from ..model.useful_work import CONVENTION, UsefulWork, shares
-from ..text.units import percent_text
+from ..text.units import count_text, percent_text
 from ..wire.clean import clean
 
 MAX_PLACES = 3
@@ -87,8 +87,15 @@ class TrainerTime:
         if self.standstill is None:
             calm = not self.warns
             return sentence(self.ledger, self.causes, calm=calm, besides=self._best_reading)
-        below = f"{TIMES_BEFORE}." if self.ledger.rows else self.unshown
+        below = self._of_the_table if self.ledger.rows else self.unshown
         return " ".join(filter(None, (self.standstill.sentences, below)))
+
+    @property
+    def _of_the_table(self) -> str:
+        if self.ledger.sure:
+            return f"{TIMES_BEFORE}."
+        found = count_text(self.ledger.looks, "sample")
+        return f"{TIMES_BEFORE}; {found} cannot tell where the time went."
 
     @property
     def is_known(self) -> bool:

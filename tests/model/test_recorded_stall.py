@@ -73,11 +73,11 @@ def test_what_a_device_holds_beside_its_processes_is_within_two_percent():
 
 
 def test_a_rank_that_is_stuck_in_its_loader_waited_for_data_as_its_steps_did():
-    """The hang is all of its clock, and no step's wait for data."""
+    """One of the two samples before the hang is of that line, and no step waited long for data."""
     ((_, _, job), *_) = past_trainers.read(str(SHIPPED / "h200x2-stall.gsr")).jobs
     stuck = next(t for t in job.trainers if t.definition.rank == 1)
     (row,) = [row for row in recent(stuck).rows if row.name == "input"]
-    assert row.share > 0.9, "the clock of its last minute has the hang in it"
+    assert row.share > 0.5, "the line was sampled"
     share, window = told_input(stuck)
     assert share is not None
     assert 0.01 < share < 0.03
