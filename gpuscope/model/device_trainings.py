@@ -257,14 +257,15 @@ class TensorIdle:
         return f"likely FP32, mean {percent_text(self.tensor / 100)}{at}"
 
 
-def _others_compute(host: HostView, device: DeviceView) -> bool:
-    """Tell whether a process other than the device's trainers may keep its SMs busy.
+def _others_compute(host: HostView, device: DeviceView, trainer: TrainerView) -> bool:
+    """Tell whether a process other than this trainer and its job may keep the SMs busy.
 
     One that holds little memory, and whose SMs the driver does not report, is a desktop or a
     monitor.
     """
-    here = {allocator.definition.trainer for allocator in living(device)}
-    own = {process.id for process in host.processes if process.trainer in here}
+    job = host.job_of(trainer)
+    ranks = {one.id for one in (job.trainers if job is not None else (trainer,))}
+    own = {process.id for process in host.processes if process.trainer in ranks}
     for use in device.uses:
         if use.gone is not None or use.process in own:
             continue
@@ -292,7 +293,7 @@ def tensor_idle(
     trainer = next(
         (t for a in living(device) if (t := trainer_of(host, a)) is not None and warmed_up(t)), None
     )
-    if trainer is None or hang(host, device) is not None or _others_compute(host, device):
+    if trainer is None or hang(host, device) is not None or _others_compute(host, device, trainer):
         return None
 
     def mean(column: str) -> float | None:

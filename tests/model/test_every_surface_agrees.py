@@ -380,16 +380,32 @@ def changed(frames: list[f.Frame], **columns: f.Scalar) -> list[f.Frame]:
 def test_tensor_cores_are_not_called_idle_where_somebody_else_may_compute(
     use: dict[str, f.Scalar], blamed: bool
 ) -> None:
-    frames = changed(jobs.ranks(), **HARD)
     process = f.ProcDef(51120, 9, views.WALL - 90000, "lin", "python", "python other.py", 1, False)
+    beside = [f.Def(150, proc=process), f.Def(250, use=f.UseDef(150, 10))]
+    assert (word_of_the_first_device(beside, use) == "tensor idle") is blamed
+
+
+@pytest.mark.parametrize(("job", "blamed"), [("another", False), ("job-r", True)])
+def test_tensor_cores_are_called_idle_beside_a_rank_of_the_same_job_only(
+    job: str, blamed: bool
+) -> None:
+    """The other may be the one that multiplies in float32."""
+    process, _, rank, _ = views.trainer(51150, 4, 5, "ada", True, job)
+    allocator = f.AllocDef(350, 0, "GPU-00000000-0000-0000-0000-000000000000", 10)
+    beside = [process, f.Def(250, use=f.UseDef(150, 10)), rank, f.Def(450, alloc=allocator)]
+    assert (word_of_the_first_device(beside, {"sm_percent": 40.0}) == "tensor idle") is blamed
+
+
+def word_of_the_first_device(beside: list[f.Frame], use: dict[str, f.Scalar]) -> str:
+    """How a device is judged that works hard for a job, with a process beside it."""
+    frames = changed(jobs.ranks(), **HARD)
     first = next(n for n, frame in enumerate(frames) if isinstance(frame, f.Sample))
-    frames[first:first] = [f.Def(150, proc=process), f.Def(250, use=f.UseDef(150, 10))]
+    frames[first:first] = beside
     for sample in (frame for frame in frames if isinstance(frame, f.Sample)):
         sample.u.append(views.row("u", 250, **use))
     store = views.store_of(frames)
     host = views.host_in(store)
-    history = partial(store.history, views.SOURCE)
-    assert (judge(host, host.devices[0], history).word == "tensor idle") is blamed
+    return judge(host, host.devices[0], partial(store.history, views.SOURCE)).word
 
 
 @dataclass(frozen=True)
