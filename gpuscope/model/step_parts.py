@@ -59,6 +59,12 @@ def ledger_of_steps(trainer: TrainerView) -> TimeLedger:
     return until_last_step(trainer) if stands_still(trainer) else recent(trainer)
 
 
+def covered_text(ledger: TimeLedger, stands: bool = False) -> str:
+    """Return which time a ledger is of; where its trainer ``stands``, that ended a while ago."""
+    window = window_text(round(ledger.seconds))
+    return f"{window} up to the last step" if stands else f"last {window}"
+
+
 def reported(ranks: Sequence[TrainerView], slow: Straggler | None) -> Reported | None:
     """Return the rank whose ledger is shown first, None where no rank has one.
 
@@ -88,7 +94,7 @@ def step_parts(
             {row.name: row.share for row in ledger.rows},
             WORDS,
             ledger.step_seconds,
-            f"last {window_text(round(ledger.seconds))}{of}",
+            f"{covered_text(ledger, stands_still(found.trainer))}{of}",
             True,
             ledger,
         )

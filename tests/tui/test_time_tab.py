@@ -687,9 +687,9 @@ async def test_a_long_hang_still_shows_the_steps_before_it_on_all_surfaces():
     app = make_app(with_the_hang(1, 40, input=3.0), "time")
     async with app.run_test(size=(200, 60)) as pilot:
         screen = await until(pilot, "Where the time went before", "Time per step over 2 min")
-        assert "last 22 s: 40 steps, mean 550 ms" in screen
+        assert "22 s up to the last step: 40 steps, mean 550 ms" in screen
         await pilot.press("1")
-        overview = await until(pilot, "Where a step went before, last 22 s")
+        overview = await until(pilot, "Where a step went, 22 s up to the last step")
         row = next(line for line in overview.splitlines() if "█ input wait" in line)
         assert "210 ms" in row, "the Overview divides the same steps in the same way"
 
@@ -715,7 +715,7 @@ async def test_a_hang_is_no_slow_step_and_its_minute_is_no_part_of_one():
         screen = await until(
             pilot, "stalled for 47 s: rank 3 is stuck at data.py:88", "a median step took 500 ms"
         )
-        assert "last 5 min: 320 steps, mean 938 ms" in screen, "without the minute of the hang"
+        assert "5 min up to the last step: 320 steps, mean 938 ms" in screen, "without the minute of the hang"
         assert "▲ rank 3" in screen
         assert all(f"◆ rank {rank}" in screen for rank in range(3))
         for word in ("goes into", "shorter", "could be", "The others wait", "too little to gain"):

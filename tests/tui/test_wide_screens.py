@@ -195,7 +195,7 @@ async def test_a_recording_of_a_wide_job_gives_no_room_to_a_stack_that_it_does_n
     replay.seek(70.0)
     app = GpuscopeApp(Session(replay=replay))
     async with app.run_test(size=LARGE) as pilot:
-        overview = await until(pilot, "REPLAY", "stalled:", "Where a step went before")
+        overview = await until(pilot, "REPLAY", "stalled:", "Where a step went, ")
         assert "Stack of" not in overview
         await at_the_jobs(pilot)
         await pilot.press("enter")

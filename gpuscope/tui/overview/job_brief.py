@@ -199,7 +199,7 @@ class JobBrief(Vertical):
         return code_lines(parts.ledger, cells, self._stack.tokens.glyphs, MOST_CODE)
 
     def _show_parts(self, parts: StepParts, before: bool) -> None:
-        what = "Where a step went before" if before else "Where a step goes"
+        what = "Where a step went" if before else "Where a step goes"
         set_title(self._split, f"{what}, {parts.basis}")
         room = self._split.size.width
         self._split.show(part_lines(parts, room, self._split.tokens.glyphs))

@@ -186,7 +186,7 @@ class TimePane(MeasuredPanels):
         room = self._terminal[0] - HEAD_EDGES - styled.cells(subject) - 3
         stands = stands_still(trainer)
         if ledger.sure or (stands and ledger.seconds >= LEAST_SECONDS):
-            subject.append((f"   {coverage_text(ledger, room)}", "muted"))
+            subject.append((f"   {coverage_text(ledger, room, stands)}", "muted"))
         else:
             self._drawn = ()
             self._without_ledger(host, trainer, ranks, subject)

@@ -10,6 +10,7 @@ from ...model.pace import Pace
 from ...model.rank_times import Odd, odd_sentence
 from ...model.slowdown import Slowdown
 from ...model.standstill import Standstill, stands_still
+from ...model.step_parts import covered_text
 from ...model.step_time import unnamed_share
 from ...model.stragglers import Straggler
 from ...model.time_cause import Cause
@@ -19,7 +20,7 @@ from ...store.view import HostView, TrainerView
 from ...text.process_name import short_script
 from ...text.ranges import interval_text
 from ...text.styled import Line
-from ...text.units import brief_duration_text, count_text, duration_text, percent_text, window_text
+from ...text.units import brief_duration_text, count_text, duration_text, percent_text
 from ...text.width import cells
 from ...wire.clean import clean
 from ..shell.keymap import key_of
@@ -92,12 +93,12 @@ def who(trainer: TrainerView) -> str:
     return f"{short_script(definition.script)}{rank} (pid {definition.pid})"
 
 
-def coverage_text(ledger: TimeLedger, room: int = 1024) -> str:
+def coverage_text(ledger: TimeLedger, room: int = 1024, stands: bool = False) -> str:
     """Return how much of the past the figures are of, in at most so many cells; "" if none fits."""
     step = ledger.step_seconds
     each = f", mean {duration_text(step)}" if step is not None else ""
     steps = f"{count_text(ledger.steps, 'step')}{each}"
-    window = f"last {window_text(round(ledger.seconds))}: {steps}"
+    window = f"{covered_text(ledger, stands)}: {steps}"
     of = f"{window} · {ledger.looks:,} samples"
     long = max((one.seconds for one in ledger.without), default=None)
     without = f", without a step of {duration_text(long)}" if long is not None else ""

@@ -167,7 +167,7 @@ def time_lines(
         yield [("before: ", "faint"), (before, "muted"), *own]
     if parts is not None and (parts.of_ledger or not pace.stopped):
         if parts.of_ledger:
-            place = _slowest_line(host, living, history)
+            place = _slowest_line(host, living, history) if not pace.stopped else ""
             yield [(f"wall clock, {parts.basis}: ", "faint"), *pieces, (place, "muted")]
         else:
             yield [("parts: ", "faint"), *pieces, (f" · of the {parts.basis}", "faint")]
