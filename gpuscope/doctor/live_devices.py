@@ -10,7 +10,7 @@ from ..model.memory_room import headroom
 from ..model.ranks import name_of, subject_of
 from ..model.stalls import is_stalled
 from ..store.view import AllocView, JobView
-from ..text.units import GIB, MIB, bytes_text, duration_text, percent_text
+from ..text.units import GIB, MIB, bytes_text, count_text, duration_text, percent_text
 from ..wire.frames import NOT_SUPPORTED, Unknown
 from .environment_build import wheels
 from .environment_facts import version
@@ -203,7 +203,7 @@ def on_the_cpu(scene: LiveScene, job: JobView) -> Findings:
         if loads:
             evidence.append(
                 Evidence(
-                    f"{len(scene.host.devices)} GPUs here, the busiest {max(loads):.0f} % in use",
+                    f"{count_text(len(loads), 'GPU')} here, the busiest {max(loads):.0f} % in use",
                     "nvml",
                 )
             )
