@@ -1,7 +1,8 @@
 """A host as it was at an earlier moment, put together from its history.
 
 Numbers and words are kept over time. Why something was unknown is not kept, and the reason says so.
-An entity that ended later is shown alive, and one that began later is left out.
+An entity that ended later is shown alive, and one that began later is left out. A process that was
+there before it was read for the first time has no readings then.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TypeVar
 from ..text.units import age_text
 from ..wire.frames import Reading, Unknown
 from .jobs import group
-from .view import AllocView, Entity, HostView, TrainerView
+from .view import AllocView, Entity, HostView, ProcView, TrainerView
 
 NOT_KEPT = Unknown("not_kept", "its readings from then were discarded")
 UNKNOWN_THEN = Unknown("not_kept", "it was unknown then")
@@ -42,10 +43,21 @@ def host_at(host: HostView, seconds: float, then: Then) -> HostView:
             entity, readings=_readings(entity, seconds, *found), sampled_seconds=found[0], gone=None
         )
 
+    ago = (host.sampled_seconds or seconds) - seconds
+    wall = None if host.wall_seconds is None else host.wall_seconds - ago
+
+    def process_was(process: ProcView) -> ProcView | None:
+        start = process.definition.start_time
+        past = was(process)
+        if past is not None or wall is None or start is None or start > wall:
+            return past
+        return replace(process, readings=MappingProxyType(_none_of(process)), gone=None)
+
     def those(entities: tuple[E, ...]) -> tuple[E, ...]:
         return tuple(past for entity in entities if (past := was(entity)) is not None)
 
-    processes = tuple(replace(one, uses=those(one.uses)) for one in those(host.processes))
+    found = [past for one in host.processes if (past := process_was(one)) is not None]
+    processes = tuple(replace(one, uses=those(one.uses)) for one in found)
     trainers = tuple(_trainer(one, those(one.allocators)) for one in those(host.trainers))
     allocators: dict[int, list[AllocView]] = {}
     uses: dict[int, list[object]] = {}
@@ -62,11 +74,10 @@ def host_at(host: HostView, seconds: float, then: Then) -> HostView:
         for one in those(host.devices)
     )
     own = was(host) or host
-    ago = (host.sampled_seconds or seconds) - seconds
     return replace(
         own,
         sampled_seconds=seconds,
-        wall_seconds=None if host.wall_seconds is None else host.wall_seconds - ago,
+        wall_seconds=wall,
         devices=devices,
         processes=processes,
         trainers=trainers,
@@ -74,6 +85,10 @@ def host_at(host: HostView, seconds: float, then: Then) -> HostView:
         events=tuple(event for event in host.events if event.m / 1e9 <= seconds),
         marks=tuple(mark for mark in host.marks if mark.seconds <= seconds),
     )
+
+
+def _none_of(entity: Entity) -> dict[str, Reading]:
+    return dict.fromkeys(entity.readings, UNKNOWN_THEN)
 
 
 def _trainer(trainer: TrainerView, allocators: tuple[AllocView, ...]) -> TrainerView:

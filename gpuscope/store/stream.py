@@ -42,6 +42,8 @@ NO_REASON = Unknown("no_reason", "unknown, no reason given")
 MAX_EVENTS = 256
 MAX_MARKS = 512
 MARKED = frozenset(("oom", "retry", "stall", "resumed", "phase"))
+SETTLES_SECONDS = 3.0
+"""After the first sample of a host: until then its processes and probes are found."""
 CONFIRM_SECONDS = 10.0
 """After a restart of the agent, an entity must be defined again within this time, else it has
 ended.
@@ -430,9 +432,16 @@ class Stream:
 
     @property
     def oldest_seconds(self) -> float | None:
-        """Return the oldest moment about which anything is known."""
+        """Return the oldest moment about which all is known that was there from the start.
+
+        The first sample has no processes, and probes answer one after the other.
+        """
         rings = (record.ring for record in self.registry.by_id.values())
-        return min((ring.first_seconds for ring in rings if ring is not None), default=None)
+        firsts = [ring.first_seconds for ring in rings if ring is not None]
+        if not firsts:
+            return None
+        soon = min(firsts) + SETTLES_SECONDS
+        return max(first for first in firsts if first <= soon)
 
 
 def _known_columns(sent: list[str], known: tuple[str, ...]) -> _Columns:

@@ -195,3 +195,28 @@ def test_readings_of_a_device_that_was_silent_do_not_stay(store):
     reading = then.devices[0].reading("utilization_percent")
     assert isinstance(reading, Unknown)
     assert "2 min 20 s" in reading.text
+
+
+def test_the_oldest_moment_is_one_at_which_the_probes_had_answered():
+    store = heard(hello(), Def(3, proc=frames.ProcDef(33)), Def(9, trainer=frames.TrainerDef(22)))
+    for second in range(100, 120):
+        rows = [wire.row(9, "t", step=second)] if second >= 102 else []
+        sample = Sample(second, second * SECOND, p=[wire.row(3, "p", cpu_percent=1)], t=rows)
+        store.apply("k", sample, 1.0)
+    assert store.oldest_seconds("k") == 102
+
+
+def test_a_process_that_was_there_before_its_first_reading_is_there():
+    """Of one that began at 105 nothing is read before 110."""
+    wall = 1.7e9
+    late = frames.ProcDef(22, start_time=wall + 5)
+    store = heard(hello(t=wall), Def(3, proc=frames.ProcDef(33)), Def(2, proc=late))
+    for second in range(101, 120):
+        rows = [wire.row(3, "p", cpu_percent=1)]
+        rows += [wire.row(2, "p", cpu_percent=1)] if second >= 110 else []
+        store.apply(
+            "k", Sample(second, second * SECOND, h=[wire.row(0, "h", load_1m=1)], p=rows), 1.0
+        )
+    then = {one.definition.pid: one for one in store.host_at("k", 107.0).processes}
+    assert isinstance(then[22].reading("cpu_percent"), Unknown)
+    assert [one.definition.pid for one in store.host_at("k", 104.0).processes] == [33]
