@@ -88,7 +88,7 @@ def side_by_side(
                 ("▸ " if here else "  ", "accent"),
                 (fit(_name(one), name), "title" if here else "text"),
                 (first, "text" if silent is None else "bad"),
-                *_of_torch(host, one, [sizes[at] for at in kept[1:-1]], glyphs),
+                *_of_torch(host, one, [sizes[at] for at in kept[1:-1]]),
                 (_size(left), "warn" if left is not None and left < TIGHT_BYTES else "text"),
                 *(_bar(host, one, bar, glyphs) if bar >= LEAST_BAR else ()),
             ]
@@ -127,18 +127,15 @@ def _sizes(host: HostView, one: Subject, history: HistoryOf) -> list[float | Non
     return [used, *numbers, room.headroom_bytes]
 
 
-def _of_torch(host: HostView, one: Subject, sizes: Sequence[float | None], glyphs: Glyphs) -> Line:
-    """Return what torch's allocator says, marked where that was read long ago."""
+def _of_torch(host: HostView, one: Subject, sizes: Sequence[float | None]) -> Line:
+    """Return what torch's allocator says, nothing where that was read long ago."""
     old = old_seconds(host, one.allocator) is not None
-    return [
-        (_size(size, glyphs.about * (old and size is not None)), "faint" if old else "text")
-        for size in sizes
-    ]
+    return [(_size(None if old else size), "faint" if old else "text") for size in sizes]
 
 
 def _or_endless(value: float | None) -> float:
     return float("inf") if value is None else value
 
 
-def _size(value: float | None, mark: str = "") -> str:
-    return fit("–" if value is None else mark + bytes_text(value), _SIZE, "right")
+def _size(value: float | None) -> str:
+    return fit("–" if value is None else bytes_text(value), _SIZE, "right")

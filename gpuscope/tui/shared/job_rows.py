@@ -353,7 +353,8 @@ def _memory(host: HostView, found: Sequence[MemoryRoom]) -> dict[str, Piece]:
     """Return the memory of the rank that runs out first, as far as it is known.
 
     It says what that rank had allocated at most in its last steps, what it has reserved now, and
-    what it can still get. What was read long ago is marked as not exact.
+    what it can still get. Of what was held long ago nothing follows for now: a training takes its
+    memory within seconds. What is left follows from what is free on the GPU as well.
     """
     known = [room for room in found if room.fullest.number("reserved_bytes") is not None]
     if not known:
@@ -363,7 +364,7 @@ def _memory(host: HostView, found: Sequence[MemoryRoom]) -> dict[str, Piece]:
     text = sizes_text(allocated, reserved or 0.0, named=True)
     if old_seconds(host, known[0].allocator) is not None:
         then = (f"{UNICODE.about}{bytes_text(left)}", "faint") if left is not None else DASH
-        return {"memory": (f"{UNICODE.about}{text}", "faint"), "left": then}
+        return {"memory": DASH, "left": then}
     tight = left is not None and left < TIGHT_BYTES
     return {
         "memory": (text, "text"),

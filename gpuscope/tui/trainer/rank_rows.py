@@ -292,8 +292,7 @@ def _rank_row(
             room.fullest.number("reserved_bytes"),
         )
         old = old_seconds(host, room.allocator) is not None
-        sizes = sizes_text(allocated, reserved)
-        cells["memory"] = [(f"{UNICODE.about}{sizes}", "faint")] if old else sizes
+        cells["memory"] = NOTHING if old else sizes_text(allocated, reserved)
         left = room.headroom_bytes
         tight = left is not None and left < TIGHT_BYTES
         size = amount_text(left) if left is not None else "–"
