@@ -184,5 +184,7 @@ def test_the_demo_pull_request_that_removes_checkpointing_is_named_with_module_a
     number = (folder / "model.py").read_text().splitlines().index("            x = block(x)") + 1
     assert (line["file"], line["line"], line["text"]) == ("model.py", number, "x = block(x)")
     assert line["was"] == "x = checkpoint(block, x, use_reentrant=False)"
+    for page in ("demos/check/README.md", "docs/check.md"):
+        assert f"model.py:{number}" in (ROOT / page).read_text(), page
     assert verdicts(found, "regression")[0][0] == "problem"
     assert found["exit_code"] == 2
