@@ -216,8 +216,9 @@ def live_seconds(line: str) -> float:
     words = line.split()
     if not words:
         return 0.0
-    if words[0] != "--live" or len(words) > 2:
-        raise ValueError(USAGE)
+    odd = words[:1] if words[0] != "--live" else words[2:]
+    if odd:
+        raise ValueError(f"%gpuscope does not take {odd[0]}. {USAGE}")
     if len(words) == 1:
         return LIVE_SECONDS
     try:
@@ -232,6 +233,7 @@ def live_seconds(line: str) -> float:
 def cell_options(line: str) -> cell.CellOptions:
     """Return the options of a measured cell. Raises ValueError for unknown words."""
     words = line.split()
-    if not {*words} <= {"--lines", "--keep-peak"}:
-        raise ValueError(USAGE)
+    for word in words:
+        if word not in ("--lines", "--keep-peak"):
+            raise ValueError(f"%%gpuscope does not take {word}. {USAGE}")
     return cell.CellOptions("--lines" in words, "--keep-peak" in words)

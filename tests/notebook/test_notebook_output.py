@@ -208,18 +208,26 @@ def test_a_measured_cell_runs_without_its_first_line(cell_of_user, run):
 
 
 @pytest.mark.parametrize(
-    "words", ["--liv", "5", "--live x", "--live 0", "--live nan", "--live 1 2"]
+    ("words", "what"),
+    [
+        ("--liv", "does not take --liv"),
+        ("5", "does not take 5"),
+        ("--live 1 2", "does not take 2"),
+        ("--live x", "takes seconds"),
+        ("--live 0", "takes seconds"),
+        ("--live nan", "takes seconds"),
+    ],
 )
-def test_other_words_are_refused_with_the_usage(words):
-    with pytest.raises(ValueError, match="%gpuscope shows"):
+def test_other_words_are_refused_by_name_and_with_the_usage(words, what):
+    with pytest.raises(ValueError, match=f"{what}.*%gpuscope shows"):
         extension.live_seconds(words)
 
 
 def test_the_words_of_the_magics():
     assert [extension.live_seconds(one) for one in ("", "--live", "--live 5")] == [0, 60, 5]
     assert extension.cell_options(" --lines --keep-peak") == cell.CellOptions(True, True)
-    with pytest.raises(ValueError, match="first line of a cell"):
-        extension.cell_options("--line")
+    with pytest.raises(ValueError, match="does not take --line. .*first line of a cell"):
+        extension.cell_options("--lines --line")
 
 
 MIB = 1 << 20
