@@ -226,7 +226,7 @@ def test_other_words_are_refused_by_name_and_with_the_usage(words, what):
 def test_the_words_of_the_magics():
     assert [extension.live_seconds(one) for one in ("", "--live", "--live 5")] == [0, 60, 5]
     assert extension.cell_options(" --lines --keep-peak") == cell.CellOptions(True, True)
-    with pytest.raises(ValueError, match="does not take --line. .*first line of a cell"):
+    with pytest.raises(ValueError, match=r"does not take --line\. .*first line of a cell"):
         extension.cell_options("--lines --line")
 
 
