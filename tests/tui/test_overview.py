@@ -16,6 +16,7 @@ from gpuscope.store.replay import ReplaySource
 from gpuscope.store.view import History, TrainerView
 from gpuscope.text import styled
 from gpuscope.text.units import brief_duration_text
+from gpuscope.text.width import cells as text_cells
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.charts.bins import Bins
 from gpuscope.tui.charts.legend import legend_of
@@ -303,6 +304,11 @@ def test_curves_of_several_jobs_have_short_names_and_all_of_them_stand_in_the_le
     legend = styled.plain(legend_of([("━", "series1", label) for label in labels], 38))
     assert legend.count("━") == 3
     assert "+" not in legend
+    alike = [("━", "series1", f"train.py ({pid})") for pid in (17681, 17452, 15871)]
+    for cells in range(35, 58):  # what tells them apart stays, also where there is little room
+        legend = styled.plain(legend_of(alike, cells))
+        assert all(pid in legend for pid in ("17681", "17452", "15871")), legend
+        assert text_cells(legend) <= cells
 
 
 @in_loop

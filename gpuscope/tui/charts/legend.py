@@ -18,6 +18,8 @@ LEAST_ROWS = 8
 """A chart with fewer rows than this has no row to spare for its legend."""
 LEAST_LABEL = 8
 """Cells to which the label of an entry may be cut."""
+LEAST_NAME = 3
+"""With fewer cells, what stands before a bracket is left out."""
 
 
 def legend_lines(
@@ -82,10 +84,21 @@ def _abbreviated(entries: Entries, cells: int) -> Entries:
     """Return all entries with the longest labels cut, none where that leaves too little of them."""
     longest = max((text_cells(label) for _, _, label in entries), default=0)
     for most in range(longest - 1, LEAST_LABEL - 1, -1):
-        brief = [(glyph, token, cut(label, most)) for glyph, token, label in entries]
+        brief = [(glyph, token, _shortened(label, most)) for glyph, token, label in entries]
         if _cells(brief, 1) <= cells:
             return brief
     return ()
+
+
+def _shortened(label: str, most: int) -> str:
+    """Return a label in ``most`` cells. What tells it from others, in brackets, is cut last."""
+    name, bracket, detail = label.rpartition(" (")
+    if not bracket or text_cells(label) <= most:
+        return cut(label, most)
+    room = most - text_cells(bracket + detail)
+    if room >= LEAST_NAME:
+        return cut(name, room) + bracket + detail
+    return cut(detail.removesuffix(")"), most)
 
 
 def _join(entries: Entries, gap: int) -> Line:
