@@ -12,7 +12,7 @@ from ..lab.toggles import BY_NAME, fsdp_given
 from ..snapshot.drawing import BLOCKS, Charset, bar
 from ..text import width as width_of
 from ..text.styled import Line, hang, wrap
-from ..text.units import GIB, MIB, amount_text, bytes_text, error_text
+from ..text.units import GIB, MIB, amount_text, bytes_text, error_text, percent_text
 from .answer import REFERENCE, Answer, Card, Tried
 from .context_memory import ContextMemory
 from .deepspeed import Zero
@@ -232,7 +232,7 @@ def _categories(answer: Answer, glyphs: Charset) -> list[Line]:
         out.append(
             [
                 (f"{NAMES.get(name, name):19}", "text"),
-                (f"{amount_text(size, unit):>6} {100 * share:3.0f} % ", "text"),
+                (f"{amount_text(size, unit):>6} {percent_text(share, whole=True):>5} ", "text"),
                 (bar(share, BAR_CELLS, glyphs).rstrip(), "allocated"),
             ]
         )
@@ -255,7 +255,8 @@ def by_module(answer: Answer, width: int) -> list[Line]:
 
 
 def _share(size: int, whole: int, unit: int) -> tuple[str, str]:
-    return f"{amount_text(size, unit):>6} {100 * size / whole:3.0f} %  ", "text"
+    share = percent_text(size / whole, whole=True)
+    return f"{amount_text(size, unit):>6} {share:>5}  ", "text"
 
 
 def parts_of(

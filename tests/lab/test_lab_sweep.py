@@ -190,6 +190,15 @@ def test_a_plan_that_cannot_be_read_is_told(ledger: RunLedger) -> None:
 # ── the command ───────────────────────────────────────────────────────────────────────────────────
 
 
+def test_the_plan_of_a_dry_run_is_a_table(ledger: RunLedger, log: Path) -> None:
+    code, out, _ = call("--vary", "compile=off,default", "--dry-run")
+    assert code == 0
+    assert made(log) == []
+    rows = [line for line in out.splitlines() if "--headless" in line]
+    assert len(rows) == 2
+    assert len({row.index("gpuscope lab") for row in rows}) == 1, out
+
+
 @pytest.mark.slow
 def test_refused_combinations_are_listed_before_anything_starts(
     ledger: RunLedger, log: Path

@@ -254,6 +254,7 @@ def test_the_verb_says_that_it_would_have_fit(
     code = main(["snapshot", str(path), "--what-if", "expandable_segments:True"])
     shown = capsys.readouterr().out
     assert "with expandable_segments this would have fit with 0 B of 100 MiB left" in shown
+    assert "error ± <0.1 %; replayed as recorded" in shown
     assert code == 0
     code = main(["snapshot", str(path), "--what-if", "", "--json"])
     document = json.loads(capsys.readouterr().out)

@@ -278,6 +278,12 @@ def test_what_does_not_fit_names_the_next_question(capsys):
     assert "Next:" not in told(capsys)
 
 
+def test_a_row_with_a_few_bytes_is_not_said_to_have_none(capsys):
+    out = told(capsys, "--batch", "512")
+    assert "parameters 1.79 <1 %" in out
+    assert " 0 %" not in out
+
+
 def test_what_no_module_owns_is_named(capsys):
     """The loss and the training loop run outside modules; one row for all says nothing."""
     out = told(capsys)

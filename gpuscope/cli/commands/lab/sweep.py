@@ -220,8 +220,9 @@ def _print_plan(plan: SweepPlan) -> None:
         f"{len(plan.cells)} configurations × {plan.repeats} repeats = "
         f"{len(plan.cells) * plan.repeats} runs"
     )
+    cells = max(map(len, plan.labels))
     for cell, name in zip(plan.cells, plan.labels, strict=True):
-        print(f"  {name}    {cell.command()} --headless")
+        print(f"  {name:{cells}}    {cell.command()} --headless")
     print(*tables.objections(plan), sep="\n")
 
 

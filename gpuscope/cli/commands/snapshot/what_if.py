@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....errors import UsageError
 from ....exit_status import ExitStatus
-from ....text.units import MIB
+from ....text.units import MIB, error_text
 from ....text.width import wrap
 from ....wire.clean import clean
 from ....wire.frames import NOT_SUPPORTED, Unknown
@@ -144,7 +144,7 @@ def _device_lines(one: Replayed, several: bool, width: int) -> list[Line]:
         text = f"cached memory was returned {times} to serve a request: the GPU waits meanwhile"
         out += [[(text, "warn")] for text in wrap(text, width)]
     identity = (
-        f"error ± {one.error_percent:.1f} %; replayed as recorded, it reserves "
+        f"error ± {error_text(one.error_percent)}; replayed as recorded, it reserves "
         f"{size(one.before.peak_reserved_bytes)} where {size(one.recorded_peak_reserved_bytes)} "
         "were recorded"
     )
