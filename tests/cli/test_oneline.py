@@ -22,6 +22,7 @@ from gpuscope.store.view import HostView
 from gpuscope.wire.frames import NOT_SUPPORTED, Unknown
 from tests.cli.test_why import of_cpu
 from tests.fakes import views
+from tests.fakes.in_process import command
 from tests.fakes.nvml import FakeNvml, FakeProcess
 from tests.recordings import SHIPPED
 
@@ -134,3 +135,9 @@ def test_what_is_free_and_who_holds_the_rest(fake, capsys):
     devices_verb.add_arguments(parser)
     devices_verb.run(parser.parse_args([]))
     assert told[0] in capsys.readouterr().out
+
+
+def test_watch_without_oneline_is_refused():
+    done = command("--watch", "3")
+    assert (done.returncode, done.stdout) == (64, "")
+    assert "Next: gpuscope --oneline --watch 3" in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from ...errors import UsageError
 from ..args import add_theme, flag, former_names, option, seconds_between
 from ..watch import WATCH_SECONDS
 
@@ -31,6 +32,11 @@ def run(args: argparse.Namespace) -> int:
         from . import oneline
 
         return oneline.run(args)
+    if args.watch is not None:
+        raise UsageError(
+            "--watch prints the line of --oneline again; the screen is always live",
+            next=f"gpuscope --oneline --watch {args.watch:g}",
+        )
     from ...tui.app.launch import run_app
 
     return run_app(
