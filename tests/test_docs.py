@@ -92,12 +92,10 @@ def test_the_table_of_commands_is_that_of_the_program():
     assert words == set(cli.VERBS)
 
 
-@pytest.mark.parametrize(
-    "page", [README, COMMANDS, SETTINGS], ids=["readme", "commands", "settings"]
-)
+@each("page", PAGES)
 def test_the_options_of_a_page_exist(page):
     """Of each command on the page, by its own parser."""
-    for command in re.findall(r"`gpuscope (\w+) ([^`]*)`", page):
+    for command in re.findall(r"`gpuscope (\w+) ([^`]*)`", page.read_text()):
         verb, rest = command
         second = rest.split(" ", 1)[0]
         word = second if second in cli.SUBVERBS.get(verb, {}) else ""
