@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,8 @@ def test_nothing_found_says_to_keep_the_baseline():
     assert "keep it" in result.sentence()
     assert result.lines() == []
     assert result.document()["changed"] is False
+    (named,) = re.findall(r"\(gpuscope (lab runs .*)\)", " ".join(result.remarks()))
+    assert cli.main(named.split()) == ExitStatus.PROBLEMS, "valid, though there is no such search"
 
 
 def test_what_was_not_tried_is_not_called_slower():

@@ -247,7 +247,7 @@ class SearchResult:
             found.append(f"The search ended early: {self.found.stopped}.")
         found.append(
             f"{len(self.entries)} runs in {age_text(max(1.0, self.seconds))}; they are in the "
-            f"ledger as {self.group} (gpuscope lab runs --group {self.group})."
+            f"ledger as {self.group} (gpuscope lab runs show {self.group})."
         )
         return found
 
