@@ -155,6 +155,10 @@ def request_words(request: Request) -> list[str]:
     parts += [f"lora {request.lora}"] if request.lora else []
     parts += [f"weights in {request.quantize}"] if request.quantize else []
     parts += [request.optimizer] if request.optimizer else []
+    parts += [f"compile {compile_mode(request)}"] if request.compile else []
+    parts += ["channels last"] if request.channels_last else []
+    parts += ["cuDNN benchmark"] if request.cudnn_benchmark else []
+    parts += ["TF32"] if request.tf32 else []
     parts += ["fused"] if request.fused else ["foreach"] if request.foreach else []
     parts += ["no foreach"] if request.foreach is False else []
     parts += [f"{request.sequence} tokens"] if request.sequence else []
@@ -169,6 +173,13 @@ def request_words(request: Request) -> list[str]:
         zero = Zero.of(request.deepspeed)
         parts += [zero.kind, f"DeepSpeed stage {zero.stage} over {request.ranks} ranks"]
     return parts
+
+
+def compile_mode(request: Request) -> str:
+    """Return the mode of torch.compile by what it does."""
+    if request.max_autotune:
+        return "max-autotune" if request.cuda_graphs else "max-autotune-no-cudagraphs"
+    return "reduce-overhead" if request.cuda_graphs else "default"
 
 
 def _fsdp(request: Request) -> list[str]:

@@ -462,3 +462,21 @@ def test_the_tables_of_a_small_model_are_in_mib() -> None:
     shown = "\n".join(map(plain, report.lines(replace(answer, prediction=prediction), 100)))
     assert re.search(r"peak           MiB +±\nallocated +24\.0 ", shown)
     assert re.search(r"parameters +\d\d\d ", shown), "three digits"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, []),
+        ({"compile": True}, ["compile default"]),
+        ({"compile": True, "cuda_graphs": True}, ["compile reduce-overhead"]),
+        ({"compile": True, "max_autotune": True}, ["compile max-autotune-no-cudagraphs"]),
+        ({"compile": True, "cuda_graphs": True, "max_autotune": True}, ["compile max-autotune"]),
+        (
+            {"channels_last": True, "cudnn_benchmark": True, "tf32": True},
+            ["channels last", "cuDNN benchmark", "TF32"],
+        ),
+    ],
+)
+def test_the_answer_names_the_settings_that_it_is_for(settings, words):
+    assert report.request_words(Request("hand", **settings)) == words
