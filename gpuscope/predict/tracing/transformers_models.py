@@ -33,6 +33,7 @@ def make(
     else:
         with device:
             model = _built(kind, config)
+    _check_positions(config, model, request.sequence, "--sequence")
     model.to(device).train()  # tensors that an old constructor made are on the host
     batch = request.batch or 8
     inputs = Inputs(config, model, batch, request, task, device).all()
@@ -79,6 +80,7 @@ def for_generation(request: Request, path: Path) -> tuple[Any, nn.Module]:
         )
     transformers = library("transformers", "A transformers config")
     model = _built(transformers.AutoModelForCausalLM, config).to(_type(config))
+    _check_positions(config, model, request.sequence, "--serve context=")
     if request.quantize:
         adapters.prepare(model, None, request.quantize, language=True)
     model.to(CUDA).eval()
@@ -90,6 +92,27 @@ def positions(config: Any) -> int:
     text = text_of(config)
     found = [getattr(text, name, None) for name in ("max_position_embeddings", "n_positions")]
     return next((one for one in found if isinstance(one, int) and one > 0), 0)
+
+
+def _check_positions(config: Any, model: nn.Module, tokens: int | None, option: str) -> None:
+    """Raise :class:`CannotPredict` where a model has too few rows in its table of positions.
+
+    A GPU stops at a row that is not there. A model that computes its positions takes more tokens
+    than its config names.
+    """
+    most = positions(config)
+    if not tokens or not most or tokens <= most:
+        return
+    for name, part in model.named_modules():
+        rows = part.num_embeddings if isinstance(part, nn.Embedding) else 0
+        last = name.rpartition(".")[2]
+        if ("pos" in last or last == "wpe") and most <= rows < tokens:
+            space = "" if option.endswith("=") else " "
+            raise CannotPredict(
+                f"A {config.model_type} with this config fails on a GPU with {tokens:,} tokens.",
+                f"its table of positions, {name}, has {rows:,} rows.",
+                f"{option}{space}{most}    or a config with more positions",
+            )
 
 
 def refused(request: Request, error: Exception) -> bool:
