@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuscope.model.pace import seconds_left
+from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 from tests.tui.pilot import in_loop, make_app, until
 
@@ -57,3 +58,20 @@ async def test_with_nothing_chosen_the_rank_that_hangs_is_where_all_tabs_open():
             await pilot.press(key)
             screen = await until(pilot, f"rank {hung} (pid")
         assert app.session.selection.by == "overview", screen
+
+
+@in_loop
+async def test_a_job_whose_page_was_opened_is_where_the_tabs_below_open():
+    """As with ``gpuscope attach PID``, where no cursor was moved to it."""
+    fine = views.trainer(1009, 0, 1, "ada", True, "run-2", "other.py")
+    known = [*jobs.ranks(stalled=True), *fine]
+    at = int(views.END * 1e9)
+    known.append(f.Sample(99, at, h=[views.host_row()], t=[views.trainer_row(9, 100, 0.5)]))
+    app = make_app(known)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "stalled:")
+        (job,) = [one for one in app.session.host.jobs if one.title == "other.py"]
+        app.open("job", job.key)
+        await until(pilot, "Job  other.py")
+        await pilot.press("escape", "3")
+        await until(pilot, "other.py rank 0 (pid 1009)")

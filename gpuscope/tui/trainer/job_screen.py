@@ -83,6 +83,7 @@ class JobScreen(FullScreen):
         self._hangs = False
         self._states: list[str] = []
         self._case: Case | None = None
+        self._is_selected = False
 
     def key_states(self) -> Collection[str]:
         """Whether there are several ranks, one that can be asked, and one that can be ended."""
@@ -148,7 +149,17 @@ class JobScreen(FullScreen):
                 legend += [(f"{self._glyph(token)} ", token), (f"{parts.words[name]}  ", "muted")]
         bars = self.size.width >= 100 and any(column.key == "split" for column in columns)
         self._ranks.subtitle(legend if bars else ())
+        self._select(host, job)
         self._show_lower(host, job)
+
+    def _select(self, host: HostView, job: JobView) -> None:
+        """Have the tabs below begin with this job, however its page was opened."""
+        trainer, selection = self._chosen(), self.session.selection
+        if self._is_selected or trainer is None:
+            return
+        self._is_selected = True
+        if by_key(job.trainers, selection.trainer) is None:
+            selection.choose(*keys_of(host, trainer))
 
     def _fit(
         self, host: HostView, job: JobView, height: int, parts: StepParts | None
