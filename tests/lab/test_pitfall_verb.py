@@ -15,6 +15,7 @@ import pytest
 
 from gpuscope.doctor import table
 from gpuscope.lab import pitfalls
+from tests.fakes.forking import forking_python
 from tests.fakes.in_process import command
 from tests.fakes.probe_client import ROOT, Reader, environment, sockets, wait_for
 
@@ -114,9 +115,11 @@ def test_it_becomes_the_training_with_the_probe_in_it():
 
 
 @pytest.mark.slow
-def test_output_and_exit_code_are_those_of_the_script():
+def test_output_and_exit_code_are_those_of_the_script(tmp_path: Path):
     pytest.importorskip("torch")
-    code, out, err = finished("wrapped-model-attribute", "--args", "--steps", "2")
+    python = forking_python(tmp_path)
+    words = ("wrapped-model-attribute", "--args", "--steps", "2")
+    code, out, err = finished(*words, GPUSCOPE_LAB_PYTHON=python)
     assert code == 1
     assert re.fullmatch(r"step 2  loss [\d.]+\n", out)
     traceback, _, diagnosis = err.partition("\ngpuscope doctor on ")
@@ -129,9 +132,10 @@ def test_output_and_exit_code_are_those_of_the_script():
 
 
 @pytest.mark.slow
-def test_torchrun_is_used_where_the_index_says_so():
+def test_torchrun_is_used_where_the_index_says_so(tmp_path: Path):
     pytest.importorskip("torch")
-    code, out, err = finished("ddp-no-environment", "--cured", "--args", "--steps", "5")
+    words = ("ddp-no-environment", "--cured", "--args", "--steps", "5")
+    code, out, err = finished(*words, PYTHON_EXEC=forking_python(tmp_path))
     assert code == 0, err
     assert re.search(r"step 5  loss [\d.]+", out)
     assert "torch.distributed.run --standalone --nproc-per-node 2" in err

@@ -19,6 +19,7 @@ import pytest
 from gpuscope.probe import oom
 from gpuscope.probe.collectives import count, describe
 from gpuscope.wire import frames
+from tests.fakes.forking import completed
 from tests.fakes.probe_client import TRAINING, Reader, environment, sockets, trainer, wait_for
 
 torch = pytest.importorskip("torch")
@@ -170,9 +171,9 @@ for name, pid in pids.items():
 def ended(tmp_path_factory):
     """By name of :data:`ENDINGS`: (status, stdout, stderr, variables that lead to its records)."""
     place = tmp_path_factory.mktemp("oom")
-    code = f"{FAKE}{CAUGHT}START = {START!r}\n{FORKS}"
-    command = [sys.executable, "-c", code, str(place), json.dumps(ENDINGS)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120)
+    argv = ["-c", str(place), json.dumps(ENDINGS)]
+    code = f"import sys; sys.argv = {argv!r}\n{FAKE}{CAUGHT}START = {START!r}\n{FORKS}"
+    done = completed(code, environment())
     assert done.returncode == 0, done.stderr
     out = {}
     for name, _, status in (line.partition("=") for line in done.stdout.splitlines()):

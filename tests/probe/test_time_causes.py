@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -11,6 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from gpuscope.probe import time_causes
+from tests.fakes import forking
+from tests.fakes.forking import completed
 from tests.fakes.probe_client import environment
 
 
@@ -78,10 +79,9 @@ def test_real_dynamo_tells_which_size_changed(tmp_path):
     pytest.importorskip("torch")
     script = tmp_path / "train.py"
     script.write_text(COMPILES)
-    out = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, env=environment(), check=True
-    ).stdout
-    _, told = json.loads(out)
+    done = completed(forking.script(str(script)), environment())
+    assert done.returncode == 0, done.stderr
+    _, told = json.loads(done.stdout)
     assert told["recompiles"] == 4
     assert "size mismatch at index 0" in told["guard"]
     assert told["compiled_at"] == f"{script}:7 double"
