@@ -165,14 +165,13 @@ def test_every_python_takes_the_probe_and_lets_it_go(minor, code):
     binary = pythons.find_or_skip(minor)
     with victim(code, binary) as running:
         before = threads(running.pid), descriptors(running.pid)
-        for _ in range(TRIES):
-            done = inject(running.pid, patience=30)
-            assert done.method == ("pep768" if minor >= 14 else "ptrace")
-            reader = Reader(socket_of(running.pid))
-            assert reader.until(lambda reader=reader: reader.defs)
-            assert reader.trainer().origin == "inject"
-            reader.close()
-            detach(running.pid)
+        done = inject(running.pid, patience=30)
+        assert done.method == ("pep768" if minor >= 14 else "ptrace")
+        reader = Reader(socket_of(running.pid))
+        assert reader.until(lambda: reader.defs)
+        assert reader.trainer().origin == "inject"
+        reader.close()
+        detach(running.pid)
         wait_for(
             lambda: (threads(running.pid), descriptors(running.pid)) == before,
             what="the last trace to go",
