@@ -479,12 +479,16 @@ for fail in (lambda: load(broken), lambda: load(broken, num_workers=1), scaled, 
     except BaseException:
         traceback.print_exc()
 """  # noqa: E501
-ENDINGS = {
-    "tracebacks, fork, exec and an interrupt": TRACEBACKS
-    + """
-import gc
+ENDINGS = """
+import atexit, gc
 optimizer.param_groups[0]["lr"] = 0.001
 gc.collect()  # the failed loader with its process, which its own traceback holds
+atexit.register(step)
+atexit.register(print, "late")
+for target, args in ((step, ()), (sys.exit, (4,))):
+    thread = threading.Thread(target=target, args=args)
+    thread.start()
+    thread.join()
 def end(): sys.exit(3)
 def again(): os.execv(sys.executable, [sys.executable, *sys.argv, "again"])
 for go_on in (end, again):
@@ -493,48 +497,30 @@ for go_on in (end, again):
         go_on()
     print(os.wait()[1], flush=True)
 load(interrupted)
-""",
-    "threads and atexit": """
-import atexit
-atexit.register(step)
-atexit.register(print, "late")
-for target, args in ((step, ()), (sys.exit, (4,))):
-    thread = threading.Thread(target=target, args=args)
-    thread.start()
-    thread.join()
-sys.exit(6)
-""",
+"""
+SETTINGS: dict[str, str | None] = {
+    "PYTHONDEVMODE": "1",
+    "PYTHONPATH": "/not there::/nor there",
+    "TMPDIR": "/not/there",
+    "HOME": None,
+    "LC_ALL": "C",
+    "PYTHONUTF8": "0",
+    "PYTHONIOENCODING": "ascii",
 }
-SETTINGS: dict[str, tuple[tuple[str, ...], dict[str, str | None]]] = {
-    "threads and atexit": (
-        ("-s", "-W", "error::ResourceWarning"),
-        {
-            "PYTHONDEVMODE": "1",
-            "PYTHONPATH": "/not there::/nor there",
-            "TMPDIR": "/not/there",
-            "HOME": None,
-            "LC_ALL": "C",
-            "PYTHONUTF8": "0",
-            "PYTHONIOENCODING": "ascii",
-        },
-    ),
-}
-"""How Python is started for one of them."""
+"""How Python is started for it."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_a_trainer_ends_as_it_does_without_us(tmp_path, ending):
-    """It ends so, and has the same settings of Python while it runs."""
+def test_a_trainer_ends_as_it_does_without_us(tmp_path):
+    """It has the same settings of Python, tracebacks, threads, forks and ends."""
     pytest.importorskip("torch")
-    options, more = SETTINGS.get(ending, ((), {}))
-    status, out, _ = both(tmp_path, LEARN + ENDINGS[ending], *options, **more)
-    assert out.count("sys.flags") == (2 if "exec" in ending else 1)
-    if "exec" in ending:
-        assert status == -signal.SIGINT
-        assert [int(line) for line in out.splitlines() if line.isdigit()] == [3 << 8, 7 << 8]
-    else:
-        assert status == 6
+    status, out, _ = both(tmp_path, LEARN + TRACEBACKS + ENDINGS, "-s", **SETTINGS)
+    assert out.count("sys.flags") == 2
+    assert status == -signal.SIGINT
+    assert [int(line) for line in out.splitlines() if line.isdigit()] == [3 << 8, 7 << 8]
+    assert out.splitlines().count("late") == 2, (
+        "of the fork that ends by itself, and of the trainer"
+    )
 
 
 def test_the_users_own_sitecustomize_still_runs(tmp_path):
