@@ -25,7 +25,7 @@ from . import judge
 from .closing import Closing
 from .findings import TOO_SHORT, CandidateRow, Found, Switch, Trial, words
 from .judge import Speed
-from .space import AXES, COMPILE_FIRST, EXTRAS, Axis, Seen, changes, jump
+from .space import AXES, COMPILE_FIRST, EXTRAS, Axis, Seen, Start, changes, jump
 from .trials import LEAST_PAIRS, MUCH, is_config
 
 STALE_TRIALS = 6
@@ -272,7 +272,7 @@ class Search(Closing):
             doubtful=any(self._is_doubtful(row) for row in self.rows),
         )
         facts, limits = self._facts(config), self._settings.limits
-        return list(changes(axis, config, self._batch(config), facts, limits, seen))
+        return list(changes(axis, Start(config, self._batch(config), facts, limits, seen)))
 
     def _is_much(self, row: CandidateRow) -> bool:
         """Say whether a candidate that replays CUDA graphs was kept because that brings much."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..config import LabConfig
 from ..run_facts import RunFacts
@@ -62,172 +63,155 @@ class Seen:
     doubtful: bool = False
 
 
-def changes(
-    axis: Axis,
-    config: LabConfig,
-    batch: int,
-    facts: RunFacts,
-    limits: Limits,
-    seen: Seen,
-) -> Iterator[Change]:
-    """Yield the changes of one kind to try on ``config``, those that usually bring most first.
+class Start(NamedTuple):
+    """The configuration to change, and what is known beside it.
 
-    ``batch`` is the number of samples in a micro-batch of ``config``. A change that sets nothing
-    new is left out. Those of the user's ``vary`` come instead of the usual ones, all of them in
-    place of the first kind.
+    ``batch`` is the number of samples in its micro-batch.
     """
-    if limits.vary:
+
+    config: LabConfig
+    batch: int
+    facts: RunFacts
+    limits: Limits
+    seen: Seen
+
+
+def changes(axis: Axis, start: Start) -> Iterator[Change]:
+    """Yield the changes of one kind to try, those that usually bring most first.
+
+    A change that sets nothing new is left out. Those of the user's ``vary`` come instead of the
+    usual ones, all of them in place of the first kind.
+    """
+    if start.limits.vary:
         if axis is AXES[0]:
-            yield from _named(config, batch, limits)
+            yield from _named(start)
         return
-    for change in axis(config, batch, facts, limits, seen):
-        if any(getattr(config, name) != value for name, value in change.items()):
+    for change in axis(start):
+        if any(getattr(start.config, name) != value for name, value in change.items()):
             yield change
 
 
-def _named(config: LabConfig, batch: int, limits: Limits) -> Iterator[Change]:
-    for name, values in limits.vary.items():
+def _named(start: Start) -> Iterator[Change]:
+    for name, values in start.limits.vary.items():
         for value in values:
-            if value == getattr(config, name) or (name == "batch" and value == batch):
+            if value == getattr(start.config, name) or (name == "batch" and value == start.batch):
                 continue
-            if name == "batch" and isinstance(value, int) and not limits.free_batch:
-                total = batch * config.accumulate
+            if name == "batch" and isinstance(value, int) and not start.limits.free_batch:
+                total = start.batch * start.config.accumulate
                 if total % value == 0:
                     yield {"batch": value, "accumulate": total // value}
             else:
                 yield {name: value}
 
 
-def _precision(
-    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, seen: Seen
-) -> Iterator[Change]:
-    if config.amp == "bf16":
-        if seen.doubtful:
+def _precision(start: Start) -> Iterator[Change]:
+    if start.config.amp == "bf16":
+        if start.seen.doubtful:
             yield {"amp": "off", "tf32": True}
         return  # its products run at least as fast as in fp16 or TF32
     yield {"amp": "bf16"}
-    if facts.device_type == "cuda":
-        if seen.no_bf16:
+    if start.facts.device_type == "cuda":
+        if start.seen.no_bf16:
             yield {"amp": "fp16"}  # else it is no faster, and its scaler takes time
-        if config.amp == "off":
+        if start.config.amp == "off":
             yield {"tf32": True}
 
 
-def _compile(
-    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, seen: Seen
-) -> Iterator[Change]:
+def _compile(start: Start) -> Iterator[Change]:
     beside: Change = {}
-    if not config.factory and config.fused is None:
+    if not start.config.factory and start.config.fused is None:
         beside = {"fused": True, "foreach": None}  # no trial of its own: compiling takes long
-    modes = ("reduce-overhead", "default") if facts.device_type == "cuda" else ("default",)
+    modes = ("reduce-overhead", "default") if start.facts.device_type == "cuda" else ("default",)
     for mode in modes:  # the first also saves the time of the host, and rarely loses by much
-        if config.compile != mode and not (mode == "default" and seen.graphs):
+        if start.config.compile != mode and not (mode == "default" and start.seen.graphs):
             yield {"compile": mode, **beside}
             yield {"compile": mode}
 
 
-def _autotune(
-    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, seen: Seen
-) -> Iterator[Change]:
-    if config.compile != "off":  # it takes minutes: only where compiling has already won
+def _autotune(start: Start) -> Iterator[Change]:
+    if start.config.compile != "off":  # it takes minutes: only where compiling has already won
         yield {"compile": "max-autotune"}
 
 
-def _batch(
-    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, seen: Seen
-) -> Iterator[Change]:
-    total = batch * config.accumulate
-    if config.accumulate > 1 and not limits.free_batch:
+def _batch(start: Start) -> Iterator[Change]:
+    total = start.batch * start.config.accumulate
+    if start.config.accumulate > 1 and not start.limits.free_batch:
         yield {"batch": total, "accumulate": 1}
-    yield from _sizes(config, batch, limits, LARGER)
+    yield from _sizes(start, LARGER)
 
 
-def _smaller_batch(
-    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, seen: Seen
-) -> Iterator[Change]:
-    if config.compile == "off":  # else it must be compiled anew, and hardly ever pays
-        yield from _sizes(config, batch, limits, SMALLER)
+def _smaller_batch(start: Start) -> Iterator[Change]:
+    if start.config.compile == "off":  # else it must be compiled anew, and hardly ever pays
+        yield from _sizes(start, SMALLER)
 
 
-def _sizes(
-    config: LabConfig, batch: int, limits: Limits, factors: Sequence[float]
-) -> Iterator[Change]:
-    total = batch * config.accumulate
+def _sizes(start: Start, factors: Sequence[float]) -> Iterator[Change]:
+    total = start.batch * start.config.accumulate
     for factor in factors:
-        size = int(batch * factor)
-        if size < 1 or size == batch:
+        size = int(start.batch * factor)
+        if size < 1 or size == start.batch:
             continue
-        if limits.free_batch:
+        if start.limits.free_batch:
             yield {"batch": size}
         elif total % size == 0:
             yield {"batch": size, "accumulate": total // size}
 
 
-def _recompute(
-    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, seen: Seen
-) -> Iterator[Change]:
-    if config.checkpoint:
+def _recompute(start: Start) -> Iterator[Change]:
+    if start.config.checkpoint:
         yield {"checkpoint": False}
         return
-    if not seen.tight and not limits.free_batch:
+    if not start.seen.tight and not start.limits.free_batch:
         return  # it pays only with what its memory is used for, and there is enough of it
-    total = batch * config.accumulate
-    for size in (2 * batch, 4 * batch):
-        if limits.free_batch:
+    total = start.batch * start.config.accumulate
+    for size in (2 * start.batch, 4 * start.batch):
+        if start.limits.free_batch:
             yield {"checkpoint": True, "batch": size}
         elif total % size == 0:
             yield {"checkpoint": True, "batch": size, "accumulate": total // size}
 
 
-def _optimizer(
-    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, seen: Seen
-) -> Iterator[Change]:
-    if config.factory:
+def _optimizer(start: Start) -> Iterator[Change]:
+    if start.config.factory:
         return  # it brings its own optimizer
     yield {"fused": True, "foreach": None}
-    if config.foreach is False:
+    if start.config.foreach is False:
         yield {"foreach": None}
-    if not config.set_to_none:
+    if not start.config.set_to_none:
         yield {"set_to_none": True}
 
 
-def _input(
-    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, seen: Seen
-) -> Iterator[Change]:
-    if config.factory or config.loader == "synthetic":
+def _input(start: Start) -> Iterator[Change]:
+    if start.config.factory or start.config.loader == "synthetic":
         return
-    if facts.device_type == "cuda":
+    if start.facts.device_type == "cuda":
         yield {"pin_memory": True, "non_blocking": True}
     for workers in WORKERS:
-        if workers <= max(2, facts.cores):
+        if workers <= max(2, start.facts.cores):
             yield {"workers": workers}
-    if config.workers != 0:
+    if start.config.workers != 0:
         yield {"prefetch": 4}
 
 
-def _allocator(
-    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, seen: Seen
-) -> Iterator[Change]:
-    if facts.device_type != "cuda":
+def _allocator(start: Start) -> Iterator[Change]:
+    if start.facts.device_type != "cuda":
         return
-    if config.empty_cache:
+    if start.config.empty_cache:
         yield {"empty_cache": False}
-    if config.has_convolutions:
+    if start.config.has_convolutions:
         yield {"cudnn_benchmark": True}
-    if seen.tight and not config.expandable_segments:
+    if start.seen.tight and not start.config.expandable_segments:
         yield {"expandable_segments": True}
 
 
-def _layout(
-    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, seen: Seen
-) -> Iterator[Change]:
-    if config.has_convolutions:
+def _layout(start: Start) -> Iterator[Change]:
+    if start.config.has_convolutions:
         yield {"channels_last": True}
-        if config.compile != "off":  # what it brings without the compiler says little
+        if start.config.compile != "off":  # what it brings without the compiler says little
             yield {"channels_last": False}
 
 
-Axis = Callable[[LabConfig, int, RunFacts, Limits, Seen], Iterator[Change]]
+Axis = Callable[[Start], Iterator[Change]]
 _MOST: tuple[Axis, ...] = (_precision, _batch)
 EXTRAS: tuple[Axis, ...] = (_layout, _input, _allocator)
 """The kinds of changes that bring something to some models, in a short trial each."""
