@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,19 +55,8 @@ class Baseline:
     allocated_bytes: int
     reserved_bytes: int
     modules: Mapping[str, int]
-    times: Mapping[str, Timed]
-    """The times by machine."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    training: str
-    gpuscope: str
-    torch: str
-    allocated_bytes: int
-    reserved_bytes: int
-    modules: Mapping[str, Any]
-    time: Mapping[str, Any] | None = None
+    times: Mapping[str, Timed] = field(default_factory=dict)
+    """The times by machine, each in a table ``time`` of the file."""
 
 
 def baseline(
@@ -128,10 +117,10 @@ def read(file: Path) -> dict[str, Baseline]:
 
 def _baseline(file: Path, name: str, row: Any) -> Baseline:
     try:
-        values = checked(row, _Row)
+        values = checked(row, Baseline, {"time": "times"})
         times = {
             machine: Timed(**checked(timed, Timed))
-            for machine, timed in (values.pop("time", None) or {}).items()
+            for machine, timed in values.pop("times", {}).items()
         }
         if any(type(size) is not int for size in values.get("modules", {}).values()):
             raise ValueError("modules takes whole numbers")
