@@ -132,7 +132,7 @@ ABSTENTION = {"id": "no-trend", "pitfall": "shm-size", "missing": "m"}
         ),
         (
             {"abstentions": [{"pitfall": "shm-size", "missing": "m"}]},
-            "(None): _Abstention.__init__() missing",
+            "(None): Abstention.__init__() missing",
         ),
         ({"abstentions": [7]}, "bad.json: abstentions 1 (7): 7 is no table"),
         ({"rules": [FIGURE, FIGURE]}, "bad.json: two rows have the id oom.fraction"),

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from ...checked_rows import TableError, checked
 from ..finding import Abstained
+from ..wordings import Abstention
 from .rule import Cause, FigureRule, FigureVote, Option, Rule, Symptom
 
 FOLDER = Path(__file__).with_name("rules")
@@ -66,7 +67,7 @@ def figure_rules(name: str = FIGURES) -> dict[str, FigureRule]:
 @cache
 def abstentions(name: str = ABSTENTIONS) -> dict[str, Abstained]:
     """Return what messages can leave open, by its id. Raises :class:`TableError`."""
-    rows = _read_rows(name, "abstentions", lambda row, _: _Abstention(**checked(row, _Abstention)))
+    rows = _read_rows(name, "abstentions", lambda row, _: Abstention(**checked(row, Abstention)))
     return dict(
         _check_distinct(
             name, ((row.id, Abstained(pitfall=row.pitfall, missing=row.missing)) for row in rows)
@@ -81,15 +82,6 @@ def circumstances(name: str = CIRCUMSTANCES) -> dict[str, str]:
         name, "circumstances", lambda row, _: _Circumstance(**checked(row, _Circumstance))
     )
     return dict(_check_distinct(name, ((row.id, row.says) for row in rows)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Abstention:
-    """One row of the file of abstentions."""
-
-    id: str
-    pitfall: str
-    missing: str
 
 
 @dataclass(frozen=True, slots=True)
