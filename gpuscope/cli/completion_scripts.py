@@ -43,7 +43,6 @@ def bash(commands: Sequence[Command]) -> str:
 
 
 def zsh(commands: Sequence[Command]) -> str:
-    """Return the script for zsh."""
     valued, offered = [], []
     for one in commands:
         for option in one.options:

@@ -35,7 +35,6 @@ class ProgressLine:
         self.draw(f"{text} …")
 
     def clear(self) -> None:
-        """Remove the line."""
         self.draw("")
 
     def finished(self, text: str) -> None:

@@ -154,6 +154,8 @@ def _different_samples(a: list[Entry], b: list[Entry]) -> bool:
 _Values = Mapping[int, float | None]
 """Values by ``id()`` of the entry."""
 _Figures = tuple[float | None, float | None]
+_Ratio = tuple[float | None, float | None, float | None]
+_NO_RATIO: _Ratio = (None, None, None)
 
 
 def _row(measure: Measure, a: list[Entry], b: list[Entry]) -> ComparisonRow:
@@ -167,25 +169,9 @@ def _row(measure: Measure, a: list[Entry], b: list[Entry]) -> ComparisonRow:
             if missing
             else "one of them is 0: no ratio"
         )
-    return _filled(
-        measure.key, measure.title, measure.unit, shown, interval, basis, measure.better, reason
-    )
-
-
-def _filled(
-    key: str,
-    title: str,
-    unit: str,
-    shown: _Figures,
-    interval: Interval | None,
-    basis: str,
-    better: str,
-    reason: str,
-) -> ComparisonRow:
-    ratio, low, high = interval or (None, None, None)
-    return ComparisonRow(
-        key, title, unit, shown[0], shown[1], ratio, low, high, basis, better, reason
-    )
+    found: _Ratio = interval or _NO_RATIO
+    named = measure.key, measure.title, measure.unit
+    return ComparisonRow(*named, *shown, *found, basis, measure.better, reason)
 
 
 def _none(values: _Values) -> bool:
@@ -257,7 +243,9 @@ def _loss(a: list[Entry], b: list[Entry]) -> ComparisonRow:
     )
     key = "loss_by_step" if "loss_by_step" in side[0].document else "loss_curve"
     reason = f"{letter}: {why(side[0], key)}"
-    return _filled("loss", "loss at equal samples", "", (None, None), None, "", "lower", reason)
+    return ComparisonRow(
+        "loss", "loss at equal samples", "", None, None, better="lower", reason=reason
+    )
 
 
 def _has_loss(side: list[Entry]) -> bool:
@@ -274,10 +262,10 @@ def _loss_after(
     if interval is None:
         short = None in shown
         reason = f"they share no number of {unit}" if short else "a loss of 0 or below has no ratio"
-    row = _filled(
-        "loss", f"loss after {at:,.0f} {unit}", "", shown, interval, basis, "lower", reason
-    )
-    return replace(row, least=max(LEAST_LOSS_DIFFERENCE, _scatter(of_a), _scatter(of_b)))
+    title = f"loss after {at:,.0f} {unit}"
+    found: _Ratio = interval or _NO_RATIO
+    least = max(LEAST_LOSS_DIFFERENCE, _scatter(of_a), _scatter(of_b))
+    return ComparisonRow("loss", title, "", *shown, *found, basis, "lower", reason, least)
 
 
 def _scatter(losses: _Values) -> float:

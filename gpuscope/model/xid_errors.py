@@ -35,7 +35,6 @@ class XidError:
 
 
 def xid_error(number: int) -> XidError:
-    """Judge the error of this number."""
     kind: Literal["ok", "warn"] = "ok" if number in _CONSEQUENCES else "warn"
     return XidError(number, kind, xid_words(number), xid_advice(number), xid_cause(number))
 

@@ -79,7 +79,6 @@ def wrapped(text: str, width: int) -> str:
 
 
 def as_text(tables: Iterable[Waterfall | Table]) -> str:
-    """Return tables as plain text."""
     return "\n".join(
         "\n".join(
             [

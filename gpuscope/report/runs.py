@@ -51,7 +51,6 @@ def entry(document: Document) -> Entry:
 
 
 def chapter(document: Document, name: str) -> Chapter:
-    """Return the chapter of a list of runs."""
     return of_entries([entry(one) for one in read.rows(document.get("runs"))], name)
 
 

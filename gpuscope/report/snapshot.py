@@ -55,7 +55,6 @@ MARK_TONES: Mapping[str, Tone] = {"oom": "bad", "snapshot": "ok"}
 
 
 def chapter(summary: Summary, report: Report, name: str) -> Chapter:
-    """Return the chapter of a snapshot and of what the doctor says of it."""
     when = ""
     if summary.taken_us is not None:
         when = clock_text(summary.taken_us / 1e6, "%Y-%m-%d %H:%M:%S")

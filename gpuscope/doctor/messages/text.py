@@ -146,7 +146,6 @@ class Log:
         return f"rank {self.ranks[hit.line]}" if self.ranks[hit.line] else ""
 
     def around(self, hit: Hit, before: int, after: int) -> Iterable[str]:
-        """Return the lines around a hit."""
         return (text for _, text in self.lines[max(0, hit.line - before) : hit.line + after + 1])
 
     def _hit(self, match: re.Match[str]) -> Hit:

@@ -59,7 +59,6 @@ class SearchResult:
         return next((entry.device for entry in self.entries if entry.device), "cpu")
 
     def sentence(self) -> str:
-        """Return the result in one sentence."""
         found = self.found
         if not self.changed:
             return self._nothing_faster()

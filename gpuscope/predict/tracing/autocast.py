@@ -187,7 +187,6 @@ def lower_dtype() -> torch.dtype:
 
 
 def enabled() -> bool:
-    """Whether autocast is on now."""
     try:
         return bool(torch._C.is_autocast_enabled("cpu"))
     except TypeError:  # torch before 2.4

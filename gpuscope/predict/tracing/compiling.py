@@ -125,7 +125,6 @@ def _break(mode: Any, why: str) -> None:
 
 
 def running() -> bool:
-    """Whether a compiled program is running."""
     return dynamo is not None and dynamo.running()
 
 

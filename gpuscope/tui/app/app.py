@@ -214,7 +214,6 @@ class GpuscopeApp(LeanApp[int]):
         self._connector.begin(text)
 
     def look_at(self, key: str) -> None:
-        """Look at the host with this key."""
         self.session.look_at(key)
         self.hosts_changed()
 

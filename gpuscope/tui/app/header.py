@@ -39,7 +39,6 @@ class TabLine(Painted):
         self._counts: dict[str, tuple[int, int]] = {}
 
     def offer(self, tabs: Sequence[str]) -> None:
-        """Replace the tabs."""
         if tuple(tabs) != self._tabs:
             self._tabs = tuple(tabs)
             self.repaint()

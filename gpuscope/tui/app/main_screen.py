@@ -138,7 +138,6 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     @property
     def tab(self) -> str:
-        """The name of the visible tab."""
         return self.session.tab
 
     @property

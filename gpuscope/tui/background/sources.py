@@ -54,7 +54,6 @@ class Hosts:
 
     @property
     def running(self) -> bool:
-        """Return whether the sources are running."""
         return self._begin is not None
 
     def add(self, source: Source) -> None:
@@ -65,7 +64,6 @@ class Hosts:
 
     @property
     def source(self) -> Source:
-        """Return the selected source."""
         return self.sources[self._at]
 
     def step(self, by: int) -> Source:

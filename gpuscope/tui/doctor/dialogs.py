@@ -153,7 +153,6 @@ class CommandDialog(TextDialog):
         self.runs.show_demo(Demo(self._proves, False, command_of(self._proof), self.redraw))
 
     def action_stop(self) -> None:
-        """End it."""
         if self._demo is not None:
             self._demo.stop()
         self.redraw()

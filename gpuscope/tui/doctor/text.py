@@ -52,7 +52,6 @@ LABEL = 10
 
 
 def glyph_of(severity: str, glyphs: Glyphs) -> str:
-    """Return the sign of a severity."""
     return {"problem": glyphs.bad, "warning": glyphs.warn}.get(severity, glyphs.idle)
 
 

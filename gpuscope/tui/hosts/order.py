@@ -40,7 +40,6 @@ class Order:
         return self._grades.get(key)
 
     def arrange(self, summaries: Sequence[HostSummary], sort: str, now: float) -> list[HostSummary]:
-        """Return all of them in order."""
         for one in summaries:
             self._follow(one, now)
         if sort == "worst":

@@ -119,7 +119,6 @@ def joined(hosts: Sequence[tuple[str, Sequence[HostJob]]]) -> list[Joined]:
 
 
 def row_of(one: Joined, glyphs: Glyphs) -> TableRow:
-    """Return the row of a job."""
     runs = [run for _, run in one.parts]
     first = runs[0]
     sizes = [run.bytes for run in runs]

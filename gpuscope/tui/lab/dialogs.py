@@ -257,6 +257,5 @@ class RepeatDialog(TextDialog):
         self.redraw()
 
     def action_begin(self) -> None:
-        """Go."""
         self.runs.measure(self.a, self.b, self.repeats, self.steps)
         self.dismiss()

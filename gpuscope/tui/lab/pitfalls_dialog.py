@@ -237,7 +237,6 @@ class PitfallsDialog(Dialog):
         self._show()
 
     def action_stop(self) -> None:
-        """End it."""
         if self.runs.demo is not None:
             self.runs.demo.stop()
         self._show()

@@ -29,7 +29,6 @@ class RunCharts:
         self.pace: LineChart | None = None
 
     def mount(self, column: Vertical) -> None:
-        """Put the charts into this column."""
         from ..charts.line import LineChart
 
         self.loss = LineChart(empty="the loss appears here", id="loss", classes="panel")
@@ -63,7 +62,6 @@ class RunCharts:
 
 
 def has_pace(current: RunView | None) -> bool:
-    """Return whether a run has a pace to draw."""
     return current is not None and sum(pace is not None for pace in current.paces) > 1
 
 

@@ -457,7 +457,6 @@ def _with_readings(host: HostView, device: DeviceView | None) -> DeviceView | No
 
 
 def _make(kind: str, session: Session) -> Painted | JobBrief:
-    """Return the widget of a kind of chart."""
     from ..charts.line import LineChart
     from ..charts.load_strips import LoadStrips
     from ..charts.stacked import StackedChart

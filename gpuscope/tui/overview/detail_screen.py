@@ -126,7 +126,6 @@ class DetailScreen(TextDialog):
 
 
 def find(host: HostView, key: str) -> Entity | None:
-    """Return the entity with this key."""
     everything: Iterable[Entity] = (*host.devices, *host.trainers, *host.processes)
     return next((entity for entity in everything if entity.key == key), None)
 

@@ -205,7 +205,6 @@ def _holders(host: HostView, history: HistoryOf) -> list[Line]:
 
 
 def why_empty(host: HostView, state: ViewState) -> list[Line]:
-    """Return why there is no job to list."""
     waiting = host.link.text if host.link.failed else WAITING
     text = waiting if host.sampled_seconds is None else "no training runs here"
     return [[("no job matches" if state.filter or state.mine else text, "muted")]]

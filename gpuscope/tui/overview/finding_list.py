@@ -46,7 +46,6 @@ def worst_lines(
 
 
 def worst_is_of_job(cases: Sequence[Case]) -> bool:
-    """Return whether a line of a job names the worst finding."""
     from ..shared.job_notes import ON_JOB_LINES
 
     worst = next((case for case in cases if case.grave), None)

@@ -41,7 +41,6 @@ class Foot(Horizontal):
 
     @property
     def lists_processes(self) -> bool:
-        """Whether processes are on the screen."""
         return self.display and self.processes is not None and self.processes.display
 
     def give(self, rows: int, columns: int, processes: bool) -> None:

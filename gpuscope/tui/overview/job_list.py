@@ -237,7 +237,6 @@ class JobList(Painted, can_focus=True):
 
     @property
     def shows_ended(self) -> bool:
-        """Whether each job that ended has a line of its own."""
         return self._shown_ended
 
     def toggle_ended(self) -> None:
@@ -249,7 +248,6 @@ class JobList(Painted, can_focus=True):
         return next((i for i, line in enumerate(self._lines) if line.key == key), None)
 
     def is_on(self, index: int) -> bool:
-        """Return whether the cursor is on this line."""
         return self._cursor == index
 
     def choose(self, index: int) -> None:

@@ -223,7 +223,6 @@ class ProcessScreen(FullScreen):
         self.show_now()
 
     def action_column(self) -> None:
-        """Choose the columns."""
         program(self.app).open("columns", then=lambda _: self.show_now())
 
     async def action_filter(self) -> None:

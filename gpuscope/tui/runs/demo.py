@@ -74,7 +74,6 @@ class RunningCommand:
         self._signal(signal.SIGTERM)
 
     async def wait(self) -> None:
-        """Returns when it has ended."""
         if self._task is not None:
             await asyncio.shield(self._task)
 

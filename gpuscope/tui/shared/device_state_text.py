@@ -40,7 +40,6 @@ def token_of(state: DeviceState) -> str:
 
 
 def glyph_of(state: DeviceState, glyphs: Glyphs) -> str:
-    """Return the sign of a state."""
     return str(getattr(glyphs, gravity(state)))
 
 

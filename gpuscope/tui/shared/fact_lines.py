@@ -15,7 +15,6 @@ LABEL = 12
 
 
 def fact(label: str, pieces: Sequence[Piece]) -> Line:
-    """Return a label and its text."""
     return [(fit(label, LABEL), "muted"), *pieces]
 
 

@@ -68,7 +68,6 @@ def top_of_cores(*histories: History) -> float:
 
 
 def share_text(value: float) -> str:
-    """Return a value in percent."""
     return percent_text(value / 100, whole=True)
 
 

@@ -60,7 +60,6 @@ MOST_GPUS = 4
 
 
 def trainer_in(host: HostView, process: ProcView) -> TrainerView | None:
-    """Return the trainer with a probe in this process."""
     trainer = by_id(host.trainers, process.trainer)
     return trainer if trainer is not None and trainer.gone is None else None
 

@@ -32,11 +32,9 @@ class Action(NamedTuple):
     """Those of its keys that work and that no text names: keys of other programs, former keys."""
 
     def help_on(self, tab: str) -> str:
-        """Return what it does on this tab."""
         return self.on_tab.get(tab, self.help)
 
     def applies(self, tab: str) -> bool:
-        """Return whether it does anything on this tab."""
         return not self.where or tab in self.where
 
 

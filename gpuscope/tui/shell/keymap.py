@@ -126,7 +126,6 @@ def bindings_of(name: str) -> list[Binding]:
 
 
 def names_in(key: Key) -> list[str]:
-    """Return the names of all keys of an entry."""
     return [name for names, _ in key.binds for name in names.split(",")]
 
 

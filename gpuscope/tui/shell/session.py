@@ -208,7 +208,6 @@ class Session:
 
     @property
     def labs(self) -> LabRuns:
-        """The lab's runs of this session."""
         if self._labs is None:
             from ..runs.runs import LabRuns
 

@@ -202,7 +202,6 @@ class SnapshotScreen(FullScreen):
         self._show()
 
     def chapters(self) -> list[Chapter]:
-        """Return what a report has of this snapshot."""
         from ...report.snapshot import chapter
 
         return [chapter(self._summary, self._report, self.path.name)] if self._summary else []

@@ -187,7 +187,6 @@ class TerminalLink:
 
     @property
     def slow(self) -> bool:
-        """Return whether the link is slow."""
         return self.rate is not None and self.rate < SLOW_BYTES_PER_SECOND
 
     def charts_seconds(self, usual: float) -> float:

@@ -101,7 +101,6 @@ class ChartedScreen(FullScreen):
         raise NotImplementedError
 
     def _draw(self) -> None:
-        """Draw the charts."""
         raise NotImplementedError
 
     def _missing(self, what: str) -> None:

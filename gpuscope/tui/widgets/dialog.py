@@ -211,7 +211,6 @@ class Dialog(ClosesOnce, ModalScreen[None]):
                 body.scroll_to(y=first + count - height, animate=False)
 
     def action_scroll(self, by: int) -> None:
-        """Scroll by lines."""
         self.body.scroll_relative(y=by, animate=False)
 
     def action_page(self, by: int) -> None:

@@ -99,7 +99,6 @@ class KeyLine(Painted):
         return [strip_of([*line, (" " * gap, "text"), *ends], width, tokens)]
 
     async def on_click(self, event: events.Click) -> None:
-        """A click on a key does what the key does."""
         left, right = self._fitted(self.size.width)
         start_right = self.size.width - sum(styled.cells(hint_pieces(hint)) for hint in right)
         notice = self._told or self._notice

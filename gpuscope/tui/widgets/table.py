@@ -294,7 +294,6 @@ class LiveTable(Painted, can_focus=True):
 
     @property
     def _header(self) -> bool:
-        """Whether there is a line of headings."""
         return self._header_wanted and any(column.title for column in self._columns)
 
     # ── scrolling ─────────────────────────────────────────────────────────────────────────────────

@@ -46,7 +46,6 @@ class Lines(Painted):
         return len(self._lines)
 
     def show(self, lines: Sequence[Sequence[Piece]]) -> None:
-        """Replace all lines."""
         lines = tuple(tuple(line) for line in lines)
         if lines == self._lines:
             return

@@ -33,7 +33,6 @@ class TextDialog(Dialog):
         raise NotImplementedError
 
     def wrapped(self) -> list[Line]:
-        """Return the lines as they are shown."""
         return styled.hang_lines(self.text(), self.cells)
 
     def compose(self) -> ComposeResult:
