@@ -32,6 +32,7 @@ from gpuscope.tui.doctor.text import columns, group_cases, row_of, top
 from gpuscope.tui.overview.finding_list import worst_lines
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import THEMES, UNICODE, Tokens
+from gpuscope.tui.widgets.table import lay_out
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, remembering, views
 from tests.recordings import REDACTED
@@ -348,6 +349,19 @@ def test_where_goes_where_the_title_would_lose_a_part_for_it():
     assert "where" not in kept
     assert "where" in {one.key for one in columns(rows, 200)}
     assert title in styled.plain(row.cells["what"])
+
+
+@pytest.mark.parametrize("cells", [72, 112, 192])
+def test_where_is_the_last_to_go_where_rows_are_of_several_processes(cells: int):
+    """A long row, such as the one of those that ended, takes the place of no job away."""
+    rows = rows_of("train.py, pid 17452", title="Other code takes 68 %")
+    rows += rows_of("other.py, pid 17681", title="Other code takes 10 %")
+    rows += rows_of("", title=f"15 jobs ended badly in the last day, the last: {'x' * 90}")
+    rows[0].cells["since"] = rows[1].cells["since"] = "1 min 09 s ago"  # type: ignore[index]
+    placed = {column.key: width for column, width in lay_out(columns(rows, cells), cells)}
+    assert placed["where"] == len("other.py, pid 17681")
+    assert placed["what"] >= 44
+    assert ("since" in placed) == (cells > 80)
 
 
 def test_findings_on_several_gpus_name_all_of_them_in_one_row():

@@ -39,9 +39,9 @@ ABOUT = "about"
 """The key of the row that says what was examined."""
 COLUMNS = (
     Column("what", "WHAT", 44, flex=1, whole=True),
-    Column("where", "WHERE", 0, most=44, priority=3),
-    Column("sure", "CONFIDENCE", 0, priority=2),
-    Column("since", "SINCE", 0, align="right", priority=1),
+    Column("where", "WHERE", 0, most=44, priority=1),
+    Column("sure", "CONFIDENCE", 0, priority=3),
+    Column("since", "SINCE", 0, align="right", priority=2),
 )
 WHERE_CELLS = 22
 """What WHERE has in any case, if it is there at all: ``rank 0, GPU 0, pid 4711``."""
@@ -96,7 +96,8 @@ def columns(rows: Sequence[TableRow], cells: int) -> list[Column]:
     """Return the columns that are not empty, for a table of this width.
 
     CONFIDENCE goes where WHAT would be cut short for it. WHERE gets what it needs as far as WHAT
-    leaves it, and goes where any row would say less for it. What nobody needs is WHAT's.
+    leaves it. Where all rows are of one process it goes if any of them would say less for it. Else
+    it is the last to go: it says of which job or rank a row is. What nobody needs is WHAT's.
     """
     longest = {
         one.key: max((_cells_of(row, one.key) for row in rows), default=0) for one in COLUMNS
@@ -118,7 +119,9 @@ def columns(rows: Sequence[TableRow], cells: int) -> list[Column]:
         told = [styled.cells(_what_in(row, left - least)) for row in rows]
         alone = [styled.cells(_what_in(row, left + TABLE_GAP)) for row in rows]
         wide["where"] = max(least, min(left - max(told, default=0), wide["where"]))
-        if told != alone:  # the line below says where as well
+        found = [re.search(r"\bpid \d+", styled.plain(_line_of(row, "where"))) for row in rows]
+        processes = {pid[0] for pid in found if pid is not None}
+        if told != alone and len(processes) < 2:  # the line below says where as well
             kept = [one for one in kept if one.key != "where"]
     return [one._replace(width=wide.get(one.key, one.width)) for one in kept]
 

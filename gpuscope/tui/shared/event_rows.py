@@ -27,7 +27,7 @@ NARROW, WHO_NARROW, WHO_CELLS = 100, 15, 26
 """A table with fewer cells has the time without the date, and at most so many cells for WHO."""
 DATED, OF_ANOTHER_DAY = len("Sep 20 13:13:20"), len("Sep 20 13:13")
 """Cells of a time with its date: in a wide table, and where there is little room."""
-MOST_UNUSED = 20
+MOST_UNUSED = 15
 """The most cells that a text leaves free only to end with a whole part."""
 SHOWN = 500
 ALL = ""
@@ -163,7 +163,7 @@ def row(entry: LogEntry, glyphs: Glyphs, dated: bool = False, today: str = "") -
     """Return one line as the table draws it.
 
     ``dated`` sets the day before the time. Where there is little room, only an entry of another
-    day than ``today`` has it.
+    day than ``today`` has it. Who it is of stands before the text, which does not name it again.
     """
     at = (
         f"{day(entry)} {clock_text(entry.wall_seconds)}"
@@ -176,7 +176,9 @@ def row(entry: LogEntry, glyphs: Glyphs, dated: bool = False, today: str = "") -
         "sign": [(sign(entry.token, glyphs), entry.token if entry.token != "text" else "faint")],
         "what": [(entry.word, entry.token)],
         "who": [(entry.who, "text" if grave else "muted")],
-        "text": Sentence(entry.text, "muted" if entry.token == "muted" else "text"),
+        "text": Sentence(
+            entry.text.removeprefix(f"{entry.who} "), "muted" if entry.token == "muted" else "text"
+        ),
     }
     return TableRow(entry.serial, cells)
 
