@@ -284,6 +284,32 @@ def test_a_layer_that_has_become_large_is_drawn_whatever_was_joined_before() -> 
     assert {"allocated", "outside"} <= {token for _, _, token in now}
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_was_not_read_is_joined_to_nothing_where_it_is_seen(whole: bool) -> None:
+    """Only what is nowhere seen may be. It is there for a moment in one picture, else for long."""
+    soon = [((3.0 + n / 100, "outside"), (0.0, UNREAD), (0.1, "other")) for n in range(99)]
+    soon[5] = ((0.0, "outside"), (6.0, UNREAD), (0.1, "other"))
+    late = [((1.0, "cached"), (3.0, "outside"), (0.0, UNREAD), (0.1, "other"))] * 3
+    late += [((0.0, "cached"), (0.0, "outside"), (40.0, UNREAD), (0.1, "other"))] * 20
+    for columns in (soon, late):
+        groups = groups_of(columns, 1.0, 0, 88, whole)
+        names = [token for _, token in columns[0]]
+        (alone,) = (names[a:b] for a, b, _ in groups if UNREAD in names[a:b])
+        assert alone in ([UNREAD], [UNREAD, "other"])
+        assert UNREAD in {token for _, _, token in groups}
+        before = ((0, len(names), UNREAD),)
+        assert groups_of(columns, 1.0, 0, 88, whole, before) == groups
+
+
+def test_what_was_not_read_takes_no_layer_beside_it_away() -> None:
+    """Its texture may not be drawn as high as it is: no joining of others would mend that."""
+    shares = ("allocated", "cached", "outside", UNREAD, "other")
+    read = [tuple(zip((9.8, 14.0, 3.0, 0.0, 0.04), shares, strict=True))] * 40
+    not_yet = [tuple(zip((0.0, 0.0, 2.0, 8.6, 0.04), shares, strict=True))] * 3
+    groups = groups_of(read + not_yet, 1.0, HALF, 88, whole=False)
+    assert {"allocated", "cached", UNREAD} <= {token for _, _, token in groups}
+
+
 def test_the_layers_of_a_chart_do_not_come_and_go_with_each_picture() -> None:
     """What is on the brink stays as it was before."""
     random = Random(3)

@@ -13,6 +13,7 @@ from textual.strip import Strip
 from gpuscope.store.view import History
 from gpuscope.text.units import GIB
 from gpuscope.tui.charts.axes import Heights
+from gpuscope.tui.charts.cell_fit import draw_line
 from gpuscope.tui.charts.marks import Tick
 from gpuscope.tui.charts.stack_axis import TIMES, axis_top, unit_of
 from gpuscope.tui.charts.stacked import (
@@ -21,7 +22,6 @@ from gpuscope.tui.charts.stacked import (
     StackedChart,
     TimeChart,
     _draw,
-    _draw_line,
     stack_columns,
 )
 from gpuscope.tui.theme import MONOCHROME, UNICODE, Glyphs, Tokens
@@ -318,7 +318,7 @@ def of_a_peak(high: int, glyphs: Glyphs, tops: list[int]) -> list[list[tuple[str
     """Columns with the line of a peak, by the tops of allocated in eighths; cached ends at 48."""
     stacks = [tuple(zip((top, max(48 - top, 0)), LAYERS_BELOW, strict=True)) for top in tops]
     drawn, _ = _draw(stacks, 10, filled(10 * 8, 10), glyphs)
-    _draw_line(drawn, high, glyphs)
+    draw_line(drawn, high, glyphs)
     return drawn
 
 
@@ -472,7 +472,7 @@ def test_the_legend_names_a_thin_layer_beside_the_one_that_it_is_drawn_in() -> N
     async def body(pilot: object) -> None:
         app = pilot.app  # type: ignore[attr-defined]
         chart, seconds = app.query_one(TimeChart), [n / 2 for n in range(121)]
-        sizes = {"allocated": 63e6, "cached": 9e6, "outside": 1e5}
+        sizes = {"allocated": 63e6, "cached": 9e6, "outside": 3e6, "other": 1e5}
         layers = [Layer(token, f"the {token}", [size] * 121) for token, size in sizes.items()]
         chart.show(layers, seconds, 60, None)
         for _ in range(100):  # it is painted first, and named then
@@ -480,6 +480,7 @@ def test_the_legend_names_a_thin_layer_beside_the_one_that_it_is_drawn_in() -> N
             if "the cached, the outside" in text(app):
                 break
         assert "the cached, the outside" in text(app)
+        assert "the other" not in text(app), "nothing of it is seen"
         tokens = Tokens.of(app)
         inks = {part.style.color for strip in chart._strips for part in strip}
         assert tokens.colour("outside") not in inks

@@ -15,7 +15,7 @@ each by itself: else parts would come and go from one column to the next.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
@@ -41,6 +41,8 @@ SEEN = 0.5
 """Eighths of a layer from which on it has to be drawn in each column, or in none."""
 COLUMNS_ASKED = 32
 """As many columns, spread over a chart, say how its layers are drawn."""
+BAR_CELLS = 4
+"""A line through a layer's pattern, or along its top that is a line, has one cell of so many."""
 UNTRUE, UNTRUE_AGAIN = 0.05, 0.2
 """The most columns in which a size may be wrong: with other groups than before, and with those."""
 
@@ -124,31 +126,38 @@ def groups_of(
 
     The smallest ones are joined to the larger one beside them, until what is drawn is as large as
     it should be in nearly every column. The groups of the picture ``before`` stay while they do.
+    What was not read is joined to nothing, wherever it is seen: no solid colour stands for it.
     """
     columns = list(dict.fromkeys(stack for stack in stacks if stack))
+    seen = any(_unread(one) * scale >= 1 for one in columns)  # also in those that are not asked
     columns = columns[:: math.ceil(len(columns) / COLUMNS_ASKED) or 1]
     if not columns:
         return ()
 
     def untrue(groups: Groups) -> float:
-        grouped = (in_groups(stack, groups) for stack in columns)
+        grouped = (in_groups(stack, groups) for stack in columns if not (seen and _unread(stack)))
         return sum(not _is_true(one, scale, zero, most, whole) for one in grouped) / len(columns)
 
     sizes = [[stack[n][0] * scale for stack in columns] for n in range(len(columns[0]))]
     found: Groups = tuple((n, n + 1, token) for n, (_, token) in enumerate(columns[0]))
     while len(found) > 1:
         of_each = [[sum(part) for part in zip(*sizes[a:b], strict=True)] for a, b, _ in found]
-        order = [n for n in range(len(found)) if _may_be_joined(of_each, n)]
+        alone = {n for n, (_, _, token) in enumerate(found) if seen and token == UNREAD}
+        order = [n for n in range(len(found)) if _may_be_joined(of_each, n, alone)]
         order.sort(key=lambda n: sum(of_each[n]))
         thin = [n for n in order if _is_thin(of_each[n], whole)]
         if not order or (not thin and untrue(found) <= UNTRUE):
             break
-        fewer = [_fewer(found, of_each, n) for n in (thin or order)[: 1 if thin else None]]
+        fewer = [_fewer(found, of_each, n, alone) for n in (thin or order)[: 1 if thin else None]]
         found = next((one for one in fewer[1:] and fewer if untrue(one) <= UNTRUE), fewer[0])
     named = tuple(token for _, token in columns[0])
     same = before and before[-1][1] == len(named) and all(t in named[a:b] for a, b, t in before)
     same = same and not any(
-        _is_large(sizes[n]) for a, b, t in before for n in range(a, b) if named[n] != t
+        (_is_large(sizes[n]) and named[n] != t)
+        or (seen and UNREAD in named[a:b] and named[n] != UNREAD and max(sizes[n]) >= 1)
+        for a, b, t in before
+        if b - a > 1
+        for n in range(a, b)
     )
     stays = same and (len(before) >= len(found) or untrue(found) > 0)
     if stays and untrue(before) <= UNTRUE_AGAIN:
@@ -161,33 +170,43 @@ def in_groups(stack: Stack, groups: Groups) -> Stack:
     return tuple((sum(amount for amount, _ in stack[a:b]), token) for a, b, token in groups)
 
 
-def _beside(sizes: list[list[float]], thin: int) -> int:
-    """Return the larger of the layers beside one."""
+def _unread(stack: Stack) -> float:
+    return sum(amount for amount, token in stack if token == UNREAD)
+
+
+def _beside(sizes: list[list[float]], thin: int, alone: Set[int]) -> int | None:
+    """Return the larger of the layers beside one, of those that what is seen may be joined to."""
+    hidden = max(sizes[thin]) < 1
     beside = [n for n in (thin - 1, thin + 1) if 0 <= n < len(sizes)]
-    return max(beside, key=lambda n: sum(sizes[n]))
+    beside = [n for n in beside if hidden or n not in alone]
+    return max(beside, key=lambda n: sum(sizes[n]), default=None)
 
 
-def _fewer(groups: Groups, sizes: list[list[float]], thin: int) -> Groups:
+def _fewer(groups: Groups, sizes: list[list[float]], thin: int, alone: Set[int]) -> Groups:
     """Return groups of which one has become a part of the larger one beside it."""
-    other = _beside(sizes, thin)
+    other = _beside(sizes, thin, alone)
+    if other is None:
+        return groups
     first, last = min(thin, other), max(thin, other)
-    token = groups[max(thin, other, key=lambda n: sum(sizes[n]))][2]
+    named = other if other in alone else max(thin, other, key=lambda n: sum(sizes[n]))
+    token = groups[named][2]
     whole = (groups[first][0], groups[last][1], token)
     return (*groups[:first], whole, *groups[last + 1 :])
 
 
-def _may_be_joined(sizes: list[list[float]], thin: int) -> bool:
+def _may_be_joined(sizes: list[list[float]], thin: int, alone: Set[int]) -> bool:
     """Return whether a layer is less than a cell, large in no column, and seen alone in none."""
-    if _is_large(sizes[thin]):
+    other = _beside(sizes, thin, alone)
+    if other is None or thin in alone or _is_large(sizes[thin]):
         return False
-    both = zip(sizes[thin], sizes[_beside(sizes, thin)], strict=True)
-    return not any(size >= 1 and not other for size, other in both)
+    both = zip(sizes[thin], sizes[other], strict=True)
+    return not any(size >= 1 and not beside for size, beside in both)
 
 
 def _is_large(sizes: Sequence[float]) -> bool:
-    """Return whether a layer is a cell or more where it is seen, or two cells in any column."""
-    seen = [size for size in sizes if size > 0]
-    return bool(seen) and (sum(seen) / len(seen) >= CELL or max(seen) >= CELL * 2)
+    """Return whether a layer is a cell where it is seen, or one and a half in any column."""
+    seen = [size for size in sizes if size >= 1]
+    return bool(seen) and (sum(seen) / len(seen) >= CELL or max(seen) >= CELL + HALF)
 
 
 def _is_thin(sizes: Sequence[float], whole: bool) -> bool:
@@ -322,3 +341,30 @@ def on_feet(axis: Line, feet: Mapping[int, str], margin: int, glyphs: Glyphs) ->
         else (char, spec)
         for at, (char, spec) in enumerate(chars, -margin)
     )
+
+
+def draw_line(columns: list[Line], high: int, glyphs: Glyphs, first: int = 0) -> None:
+    """Draw a line from column ``first`` on where anything is known, ``high`` eighths up.
+
+    It is at the edge of a cell that is nearer, so that no layer below it seems to pass it. Without
+    parts of cells it takes whole ones, but none that is the only one of its layer.
+    """
+    row, low = high // 8, high % 8 < HALF
+    whole = in_whole_cells(glyphs)
+    for place, column in enumerate(columns[first:], first):
+        glyph, spec = column[row]
+        if column[0][0] == glyphs.unknown:
+            continue
+        if (glyph == glyphs.bar or (whole and glyph != " ")) and place % BAR_CELLS:
+            continue  # between two of these the layer is still seen
+        line, style = glyphs.up[1] if low else glyphs.high, "text"
+        if whole:
+            if glyph != " " and sum(other == spec for _, other in column) == 1:
+                continue
+            line = glyphs.dashes
+        elif glyph in glyphs.up[1:]:
+            filled, names = glyphs.up.index(glyph), spec.split(" on ")
+            below = filled >= HALF and not low if len(names) > 1 else filled >= HALF + low
+            ground = names[0] if below else names[1] if len(names) > 1 else ""
+            style = f"selected on {ground}" if ground else "text"
+        columns[place] = [*column[:row], (line, style), *column[row + 1 :]]

@@ -26,6 +26,7 @@ from .cell_fit import (
     Groups,
     Stack,
     cell_of,
+    draw_line,
     edges_of,
     foot_of,
     groups_of,
@@ -80,8 +81,6 @@ LEGEND = (
 )
 """The events that have no label of their own."""
 WARNING = "warn"
-BAR_CELLS = 4
-"""A line through a layer's pattern, or along its top that is a line, has one cell of so many."""
 
 
 class StackedChart(TimedChart):
@@ -113,6 +112,8 @@ class StackedChart(TimedChart):
         """The layers that are drawn as one, because some of them are too thin."""
         self._joined: dict[str, str] = {}
         """The token of each layer that is a part of another one, and the token of that."""
+        self._unseen: set[str] = set()
+        """The tokens of layers that are too thin to be drawn anywhere."""
         self._named = 0
         """How many entries of the legend are layers."""
         self._courses: list[Course] = []
@@ -246,13 +247,13 @@ class StackedChart(TimedChart):
         scale, zero, whole = heights.each * CELL, under * HALF, in_whole_cells(tokens.glyphs)
         most = heights.rows * CELL
         self._groups = groups_of(stacks, scale, zero, most, whole, self._groups)
-        self._name_joined(next(stack for stack in stacks if stack))
+        self._name_drawn([stack for stack in stacks if stack], scale)
         stacks = [stack and in_groups(stack, self._groups) for stack in stacks]
         columns, feet = _draw(stacks, rows, heights, tokens.glyphs, warned)
         if self._peak is not None and 0 < self._peak.value <= top:
             high = (heights.of(self._peak.value) - under) * 8
             from_column = bins.index(max(self._peak.since, bins.start))
-            _draw_line(columns, max(math.ceil(high) - 1, 0), tokens.glyphs, from_column)
+            draw_line(columns, max(math.ceil(high) - 1, 0), tokens.glyphs, from_column)
         lines = []
         if courses:
             drawn = course_lines(
@@ -312,8 +313,10 @@ class StackedChart(TimedChart):
         """
         parts: dict[str, list[str]] = {}
         for _, token, label in entries:
-            parts.setdefault(self._joined.get(token, token), []).append(label)
-        kept = [at for at, (_, token, _) in enumerate(entries) if token not in self._joined]
+            if token not in self._unseen:
+                parts.setdefault(self._joined.get(token, token), []).append(label)
+        absent = {*self._joined, *self._unseen}
+        kept = [at for at, (_, token, _) in enumerate(entries) if token not in absent]
         drawn = []
         for glyph, token, label in (entries[at] for at in kept):
             others = [one for one in parts[token] if one != label]
@@ -321,11 +324,15 @@ class StackedChart(TimedChart):
             drawn.append((glyph, token, names))
         return drawn, [self._weights[at] for at in kept if len(self._weights) == len(entries)]
 
-    def _name_joined(self, stack: Stack) -> None:
-        """Name the layers in the legend as those of this column are drawn."""
-        joined = {t: one for a, b, one in self._groups for _, t in stack[a:b] if t != one}
-        if joined != self._joined:
-            self._joined = joined
+    def _name_drawn(self, stacks: Sequence[Stack], scale: float) -> None:
+        """Name the layers in the legend as they are drawn, and none that is nowhere seen."""
+        joined = {t: one for a, b, one in self._groups for _, t in stacks[0][a:b] if t != one}
+        most = [
+            (max(part[0] for part in layer), layer[0][1]) for layer in zip(*stacks, strict=True)
+        ]
+        unseen = {token for size, token in most if size * scale < 1} - {*joined.values()}
+        if (joined, unseen) != (self._joined, self._unseen):
+            self._joined, self._unseen = joined, unseen
             self.call_later(self._tell_joined)
 
     def _tell_joined(self) -> None:
@@ -481,30 +488,3 @@ def _warn_beyond(stack: Stack, limit: float) -> Stack:
         kept.append((max(min(amount, limit - total), 0.0), token))
         total += amount
     return (*kept, (total - limit, WARNING))
-
-
-def _draw_line(columns: list[Line], high: int, glyphs: Glyphs, first: int = 0) -> None:
-    """A line from column ``first`` on, where anything is known, ``high`` eighths above the axis.
-
-    It is at the edge of a cell that is nearer, so that no layer below it seems to pass it. Without
-    parts of cells it takes whole ones, but none that is the only one of its layer.
-    """
-    row, low = high // 8, high % 8 < HALF
-    whole = in_whole_cells(glyphs)
-    for place, column in enumerate(columns[first:], first):
-        glyph, spec = column[row]
-        if column[0][0] == glyphs.unknown:
-            continue
-        if (glyph == glyphs.bar or (whole and glyph != " ")) and place % BAR_CELLS:
-            continue  # between two of these the layer is still seen
-        line, style = glyphs.up[1] if low else glyphs.high, "text"
-        if whole:
-            if glyph != " " and sum(other == spec for _, other in column) == 1:
-                continue
-            line = glyphs.dashes
-        elif glyph in glyphs.up[1:]:
-            filled, names = glyphs.up.index(glyph), spec.split(" on ")
-            below = filled >= HALF and not low if len(names) > 1 else filled >= HALF + low
-            ground = names[0] if below else names[1] if len(names) > 1 else ""
-            style = f"selected on {ground}" if ground else "text"
-        columns[place] = [*column[:row], (line, style), *column[row + 1 :]]
