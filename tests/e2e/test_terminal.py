@@ -112,9 +112,9 @@ def test_follows_the_size_of_the_terminal(terminal):
     screen = terminal(columns=80, rows=24)
     screen.wait("● live|1 Hz")
     screen.resize(140, 45)
-    screen.wait("CPU %|Utilisation %")
+    screen.wait("CPU %|GPU utilisation")
     screen.resize(60, 12)
-    found = screen.wait("gpuscope", absent="CPU %|Utilisation %")
+    found = screen.wait("gpuscope", absent="CPU %|GPU utilisation")
     assert max(len(line) for line in found.splitlines()) <= 60
     screen.keys("q")
     screen.wait("EXIT=0")

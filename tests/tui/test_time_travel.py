@@ -91,7 +91,7 @@ async def test_charts_and_log_say_how_far_back_they_end():
     app = make_app([*climbing(0, 1500), ended])
     feed(app, *more(1500, 1800))
     async with app.run_test(size=(120, 40)) as pilot:
-        assert " ago" not in await until(pilot, "Utilisation %", "  now ")
+        assert " ago" not in await until(pilot, "GPU utilisation", "  now ")
         await pilot.press("left_curly_bracket", "comma")
         screen = await until(pilot, ", 5 min 10 s ago", absent="  now ")
         end, start = (clock_text(app.session.host.wall_seconds - before) for before in (0, 60))
@@ -118,7 +118,7 @@ async def test_charts_and_log_say_how_far_back_they_end():
 async def test_the_screens_that_fill_the_terminal_say_that_they_show_the_past():
     app = make_app(climbing(0, 600))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Utilisation %")
+        await until(pilot, "GPU utilisation")
         await pilot.press("enter")
         await until(pilot, "Load", " Now ", absent="PAST")
         await pilot.press("escape", "comma", "enter")
@@ -138,7 +138,7 @@ async def test_the_screens_that_fill_the_terminal_say_that_they_show_the_past():
 async def test_the_keys_through_time_work_inside_a_device_a_process_the_list_and_the_readings():
     app = make_app(climbing(0, 1800))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Utilisation %")
+        await until(pilot, "GPU utilisation")
         await pilot.press("enter")
         assert " 29 % any kernel running" in await until(pilot, "Load", ", . Past", absent="PAST")
         await pilot.press("left_curly_bracket")
@@ -205,9 +205,9 @@ async def test_no_further_back_than_there_is_and_esc_returns():
 async def test_charts_of_the_overview_zoom_over_what_is_kept():
     app = make_app(climbing(0, 1800))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Utilisation %", absent="15 min")
+        await until(pilot, "GPU utilisation", absent="15 min")
         await pilot.press("z", "z")
-        screen = await until(pilot, "Utilisation %, 15 min", "VRAM of GPU 0, 15 min")
+        screen = await until(pilot, "GPU utilisation, 15 min", "VRAM of GPU 0, 15 min")
         assert "-15m" in screen
         await pilot.press("Z", "Z")
         await until(pilot, "-60s", absent=", 15 min")

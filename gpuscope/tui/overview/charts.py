@@ -35,12 +35,6 @@ AXIS_ROWS = 2
 TOKENS = ("series2", "series3", "series4", "series5")
 MOST_CURVES = 4
 """Of more GPUs only the one under the cursor has a curve of its own."""
-LOADS = (
-    ("GPU-Util", "utilization_percent", "series1"),
-    ("SM", "sm_active_percent", "series4"),
-    ("tensor", "tensor_active_percent", "series3"),
-    ("DRAM", "dram_active_percent", "series2"),
-)
 MOST_HIGH_ROWS = 24
 """Of the first row of charts where the job below it has no use for more."""
 
@@ -75,8 +69,7 @@ def kinds_for(
     elif quiet:
         first, below = ("trends",), ()
     else:
-        strips = len(host.devices) > 1 and rows > len(host.devices)
-        load = "strips" if strips else "lines" if len(host.devices) > 1 else "parts"
+        load = "strips" if rows > len(host.devices) else "few strips"
         first = (load, "vram", "power", "cpu")
         below = ("step", "loss", "cpu") if loss else ("step", "power", "cpu")
     return [first[:across], below[:across]] if second and below else [first[:across]]
@@ -91,7 +84,7 @@ def last_ended(host: HostView) -> list[TrainerView]:
 
 def shows_load(kinds: list[tuple[str, ...]]) -> bool:
     """Return whether the load of every GPU over time is among these charts."""
-    return any("strips" in row or "parts" in row for row in kinds)
+    return any("strips" in row for row in kinds)
 
 
 class Charts(Vertical):
@@ -183,6 +176,8 @@ class Charts(Vertical):
         for kind, chart in self._made.items():
             if kind == "strips":
                 self._show_strips(chart, host)
+            elif kind == "few strips" and device is not None:
+                self._show_few_strips(chart, host, device)
             elif kind == "trends":
                 self._show_trends(chart, host, device)
             elif kind == "brief":
@@ -210,7 +205,7 @@ class Charts(Vertical):
             past.seconds[0]
             for entity, column in (
                 (host.id, "cpu_percent"),
-                *((device.id, LOADS[0][1]) for device in host.devices[:1]),
+                *((device.id, "utilization_percent") for device in host.devices[:1]),
             )
             if len(past := self.session.history(entity, column, WINDOW_SECONDS))
         ]
@@ -231,7 +226,7 @@ class Charts(Vertical):
         )
 
     def _show_strips(self, chart: Any, host: HostView) -> None:
-        from ..charts.load_lanes import gpu_lanes
+        from ..charts.load_lanes import LOADS, gpu_lanes
 
         if not host.devices:
             return  # another host came between the layout and this picture
@@ -240,6 +235,32 @@ class Charts(Vertical):
         lanes = gpu_lanes(self.session.history, host, host.devices, self._span, parts)
         set_title(chart, f"GPU utilisation{self._over}")
         chart.show(lanes, self._span, host.sampled_seconds, clock_at(self.session, host))
+
+    def _show_few_strips(self, chart: Any, host: HostView, device: DeviceView) -> None:
+        """Show the load of the device under the cursor, the mean, and the least of the busy ones.
+
+        There is no line for each. Devices that did nothing in this time are not the least busy.
+        """
+        from ..charts.chart_series import average, mean_over
+        from ..charts.load_lanes import gpu_lanes
+        from ..charts.load_strips import Lane, mean_sign
+
+        past = self.session.history
+        sound = [one for one in host.devices if mute(one) is None]
+        means = {one.id: average(self._history(one.id, "utilization_percent")) for one in sound}
+        busy = [one for one in sound if (means[one.id] or 0.0) >= 1]
+        least = min(busy, key=lambda one: means[one.id] or 0.0, default=None)
+        lanes = []
+        for one in (device, *([least] if least is not None and least.id != device.id else ())):
+            (lane,) = gpu_lanes(past, host, [one], self._span, 1)
+            is_least = least is not None and one.id == least.id
+            which = f", least {mean_sign(chart.tokens.glyphs)}" if is_least else ""
+            lanes.append(replace(lane, label=f"GPU {one.definition.index}{which}"))
+        mean = mean_over(past, sound, "utilization_percent", self._span)
+        lanes.insert(1, Lane(f"mean of {len(sound)}", mean))
+        set_title(chart, f"GPU utilisation{self._over}")
+        shown = lanes[: max(chart.size.height - AXIS_ROWS, 1)]
+        chart.show(shown, self._span, host.sampled_seconds, clock_at(self.session, host))
 
     def _show_trends(self, chart: Any, host: HostView, device: DeviceView | None) -> None:
         from ..shared.host_trends import (
@@ -285,11 +306,7 @@ class Charts(Vertical):
     def _show_lines(self, kind: str, chart: Any, host: HostView, device: DeviceView | None) -> None:
         series: Sequence[Series] = ()
         title, top = "", None
-        if kind == "lines" and device is not None:
-            title, series, top = "Utilisation %", self._loads(host, device), 100.0
-        elif kind == "parts" and device is not None:
-            title, series, top = "Utilisation %", self._parts(device), 100.0
-        elif kind == "cpu":
+        if kind == "cpu":
             title, top = f"CPU %, {host.definition.cpu_count or '?'} cores", 100.0
             series = [self._one("all cores", "series1", host.id, "cpu_percent")]
         elif kind == "host_memory":
@@ -320,35 +337,6 @@ class Charts(Vertical):
         past = self._history(entity, column, scale)
         return Series(label, token, past.seconds, past.values)
 
-    def _loads(self, host: HostView, device: DeviceView) -> list[Series]:
-        """Return the load of the device under the cursor, of the least busy, and the mean.
-
-        Devices that did nothing in this time are not the least busy ones.
-        """
-        from ..charts.chart_series import average, mean_over
-        from ..charts.line import Series
-
-        found = [
-            self._one(f"GPU {device.definition.index}", "series1", device.id, "utilization_percent")
-        ]
-        busy = [
-            (mean, d)
-            for d in host.devices
-            if d.id != device.id
-            and (mean := average(self._history(d.id, "utilization_percent"))) is not None
-            and mean >= 1
-        ]
-        if busy:
-            _, least = min(busy, key=lambda pair: pair[0])
-            name = f"GPU {least.definition.index}"
-            name += ", lowest mean of the busy" if len(host.devices) > 2 else ""
-            found.append(self._one(name, SERIES[1], least.id, "utilization_percent"))
-        if len(host.devices) > 2:
-            sound = [one for one in host.devices if mute(one) is None]
-            mean_of = mean_over(self.session.history, sound, "utilization_percent", self._span)
-            found.append(Series("mean", "other", mean_of.seconds, mean_of.values))
-        return found
-
     def _power(self, host: HostView, device: DeviceView) -> list[Series]:
         """Return the power of each of a few devices, else of the one looked at, and the mean."""
         from ..charts.chart_series import mean_over
@@ -364,11 +352,6 @@ class Charts(Vertical):
             mean = mean_over(self.session.history, sound, "power_watts", self._span)
             found.append(Series("mean", "other", mean.seconds, mean.values))
         return found
-
-    def _parts(self, device: DeviceView) -> list[Series]:
-        """Return what works how much of the only GPU."""
-        found = [self._one(label, token, device.id, column) for label, column, token in LOADS]
-        return [one for one in found if any(value is not None for value in one.values)]
 
     def _of_trainers(self, host: HostView, column: str, scale: float) -> Sequence[Series]:
         """Return a curve for each trainer; it ends where no step did any more."""
@@ -469,7 +452,7 @@ def _make(kind: str, session: Session) -> Painted | JobBrief:
         from ..charts.trends import Trends
 
         return Trends(classes="panel")
-    if kind == "strips":
+    if kind in ("strips", "few strips"):
         strips = LoadStrips(classes="panel")
         strips.legend_elsewhere = "bar height = load"
         return strips
