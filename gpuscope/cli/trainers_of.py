@@ -96,8 +96,14 @@ def _matching_trainers(host: HostView, place: Target, job: str) -> tuple[Trainer
         own = tuple(t for t in every if t.definition.pid == place.pid)
         return own or tuple(t for t in every if _started_by(host, t, place))
     if job:
-        jobs = [(one, living) for one, living in jobs if job in (one.key, one.title)]
+        jobs = [(one, living) for one, living in jobs if _is_called(one, job)]
     return jobs[0][1] if len(jobs) == 1 else ()
+
+
+def _is_called(one: JobView, job: str) -> bool:
+    """Whether a job is meant by its key, its title or the path of its script."""
+    script = os.path.basename(job) if job.endswith(".py") else job
+    return job == one.key or script == one.title
 
 
 def _speaks(trainer: TrainerView) -> bool:
@@ -136,7 +142,7 @@ def _none(host: HostView | None, place: Target, verb: str, job: str) -> str:
             f"no trainer with a probe runs{where}.\n"
             "Start one: gpuscope run train.py    In a running one: gpuscope attach PID --inject"
         )
-    called = [one for one in jobs if job in (one.key, one.title)]
+    called = [one for one in jobs if _is_called(one, job)]
     begin = f"{place.text}:" if place.is_remote and ":" not in place.text else ""
     lines = [f"  gpuscope {verb} {begin}{_pid(one)}    ({_about(one)})" for one in called or jobs]
     if job:

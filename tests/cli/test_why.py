@@ -422,6 +422,20 @@ def test_the_ranks_of_a_job_stand_side_by_side_and_the_odd_one_is_named(ask):
     assert [one["rank"] for one in document["trainers"]] == [0, 1]
 
 
+def test_a_job_is_also_meant_by_its_script_where_the_script_lies(ask, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "other.py"):
+        (tmp_path / name).write_text("import torch\n")
+    time = by_rank(n1={"forward": 20.0}, n2={"forward": 20.0})
+    for word in ("train.py", "./train.py", str(tmp_path / "train.py")):
+        words = (word, "--no-look", "--json")
+        _, out, _, _ = ask(*words, frames=ranks_of(1001, 1002), time=time)
+        assert [one["rank"] for one in json.loads(out)["trainers"]] == [0, 1], word
+    code, _, errors, _ = ask("other.py", "--no-look", frames=ranks_of(1001, 1002), time=time)
+    assert code == 3
+    assert "no running job is called other.py. Choose one:" in errors
+
+
 def test_ranks_that_are_alike_have_no_odd_one(ask):
     alike = {"forward": 20.0, "backward": 39.0, "other": 1.0}
     time = by_rank(n1=alike, n2=alike)
