@@ -10,6 +10,7 @@ import re
 from dataclasses import replace
 from typing import Callable, Dict, List, Sequence
 
+from ..exit_status import ExitStatus
 from ..process import child
 from ..process.child import how_it_ended
 from ..wire.clean import clean
@@ -33,6 +34,13 @@ MAX_LIST_CHARS = 64 * 1024
 _PIECE = re.compile(r"([^\[\]]+)|\[([^\[\]]*)\]")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
+
+class NoAnswer(BadTarget):
+    """The cluster was asked for a valid target, and did not name a host."""
+
+    exit_status = ExitStatus.UNCHECKED
+
+
 Ask = Callable[[Sequence[str]], str]
 
 
@@ -54,7 +62,7 @@ def nodes_of(target: Target, ssh: Sequence[str] = ("ssh",), ask: Ask | None = No
         if len(names) > MAX_TARGETS:
             raise _too_many()
     if not names:
-        raise BadTarget(f"slurm:{job}: no such running job. Next: squeue --me")
+        raise NoAnswer(f"slurm:{job}: no such running job. Next: squeue --me")
     return [replace(target, node=name) for name in names]
 
 
@@ -85,7 +93,7 @@ def pods_of(
         replace(pod(row[0], row[1], container), via=tuple(via)) for row in rows if len(row) == 2
     ]
     if not found:
-        raise BadTarget(
+        raise NoAnswer(
             f"-l {selector}: no running pod has this label. Next: kubectl get pods -l {selector}"
         )
     return found
@@ -150,19 +158,19 @@ def _too_many() -> BadTarget:
 
 
 def _ask(words: Sequence[str]) -> str:
-    """Return what a command printed. Raises :class:`BadTarget` with its error text if it fails."""
+    """Return what a command printed. Raises :class:`NoAnswer` with its error text if it fails."""
     try:
         # ssh may ask for a password
         output = child.ask(words, ASK_SECONDS, max_bytes=MAX_ANSWER_BYTES, keep_terminal=True)
     except OSError as error:
         there = " Next: slurm:JOB@LOGIN-NODE    asks that node" if words[0] == "squeue" else ""
-        raise BadTarget(
+        raise NoAnswer(
             f"cannot start {words[0]}: {error.strerror}. It is needed to find the hosts.{there}"
         ) from None
     if output.code:
-        raise BadTarget(f"{words[0]} says: {output.last_words or how_it_ended(output.code)}")
+        raise NoAnswer(f"{words[0]} says: {output.last_words or how_it_ended(output.code)}")
     if output.failure:
-        raise BadTarget(f"{words[0]} {output.failure}.")
+        raise NoAnswer(f"{words[0]} {output.failure}.")
     return output.output.decode("utf-8", "replace")
 
 

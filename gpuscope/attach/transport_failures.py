@@ -107,9 +107,9 @@ def judge(program: str, code: int, stderr: str) -> FailureKind:
         for pattern, kind, text, again in _OF_SSH:
             if re.search(pattern, stderr, re.I):
                 return FailureKind(kind, text, again)
-    other = _OF_OTHERS.get(program)
-    if other is not None and re.search(other[0], stderr, re.I):
-        return FailureKind(other[1], other[2], False)
+    for pattern, kind, text in _OF_OTHERS.get(program, ()):
+        if re.search(pattern, stderr, re.I):
+            return FailureKind(kind, text, False)
     if code in (126, 127):
         return FailureKind("not_found", f"{program} could not start the given command", False)
     return FailureKind("ended", "", True)
@@ -117,28 +117,49 @@ def judge(program: str, code: int, stderr: str) -> FailureKind:
 
 _OF_OTHERS = {
     "sudo": (
-        r"a password is required|not allowed|not in the sudoers",
-        "auth",
-        "sudo -n cannot ask for a password. Next: sudo -v, or a rule with NOPASSWD",
+        (
+            r"a password is required|not allowed|not in the sudoers",
+            "auth",
+            "sudo -n cannot ask for a password. Next: sudo -v, or a rule with NOPASSWD",
+        ),
     ),
     "srun": (
-        r"Invalid job id|already completed|Access/permission denied|Unable to confirm allocation",
-        "job",
-        "you have no such running Slurm job. Next: squeue --me",
+        (
+            r"Invalid job id|already completed|Access/permission denied"
+            r"|Unable to confirm allocation",
+            "job",
+            "you have no such running Slurm job. Next: squeue --me",
+        ),
     ),
     "kubectl": (
-        r"NotFound|not found|Forbidden|Unauthorized|refused",
-        "pod",
-        "there is no such pod, or you may not enter it. Next: kubectl get pods",
+        (
+            r"connection to the server|unable to connect|connection refused|i/o timeout",
+            "cluster",
+            "kubectl does not reach its cluster. Next: kubectl cluster-info",
+        ),
+        (
+            r"NotFound|not found|Forbidden|Unauthorized|refused",
+            "pod",
+            "there is no such pod, or you may not enter it. Next: kubectl get pods",
+        ),
     ),
     "docker": (
-        r"No such container|is not running|permission denied",
-        "container",
-        "you can see no such running container. Next: docker ps",
+        (
+            r"cannot connect to the docker daemon",
+            "daemon",
+            "Docker does not run there. Next: docker info",
+        ),
+        (
+            r"No such container|is not running|permission denied",
+            "container",
+            "you can see no such running container. Next: docker ps",
+        ),
     ),
     "podman": (
-        r"no such container|no container|not running",
-        "container",
-        "you can see no such running container. Next: podman ps",
+        (
+            r"no such container|no container|not running",
+            "container",
+            "you can see no such running container. Next: podman ps",
+        ),
     ),
 }

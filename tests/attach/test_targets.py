@@ -21,6 +21,7 @@ from gpuscope.attach.targets import (
 )
 from gpuscope.cli import main as cli
 from tests.fakes.cases import each
+from tests.fakes.in_process import command
 
 HOSTILE = [
     "-oProxyCommand=x",
@@ -236,3 +237,6 @@ def test_a_command_that_is_not_there_is_said(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BadTarget, match="cannot start squeue: No such file"):
         clusters.resolve([parse("slurm:77")])
+    # the command line was valid: nothing could be checked
+    assert command("devices", "slurm:77").returncode == 3
+    assert command("devices", "slurm:").returncode == 64

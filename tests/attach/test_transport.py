@@ -168,7 +168,23 @@ def test_what_cannot_be_a_way_is_refused():
             False,
         ),
         ("kubectl", 1, 'Error from server (NotFound): pods "x" not found', "pod", False),
+        (
+            "kubectl",
+            1,
+            "The connection to the server localhost:8080 was refused - did you specify the right "
+            "host or port?",
+            "cluster",
+            False,
+        ),
+        ("kubectl", 1, "Unable to connect to the server: dial tcp: i/o timeout", "cluster", False),
         ("docker", 1, "Error response from daemon: No such container: x", "container", False),
+        (
+            "docker",
+            1,
+            "Cannot connect to the Docker daemon at unix:///var/run/docker.sock.",
+            "daemon",
+            False,
+        ),
         ("ssh", 1, "Traceback", "ended", True),
         ("ssh", 255, "", "ended", True),
     ],
