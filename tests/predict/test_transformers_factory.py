@@ -44,7 +44,7 @@ def test_more_tokens_than_a_table_of_positions_has_are_refused(tmp_path: Path):
     with pytest.raises(CannotPredict) as caught:
         make(2, torch.device("cpu"), False, {**environ, SEQUENCE: "65"})
     what, why, then, *_ = caught.value.args
-    assert what == "A gpt2 with this config fails on a GPU with 65 tokens."
+    assert what == "A gpt2 with this config fails with 65 tokens."
     assert why == "its table of positions, transformer.wpe, has 64 rows."
     assert then.startswith("--sequence 64 ")
 

@@ -97,7 +97,7 @@ def positions(config: Any) -> int:
 def _check_positions(config: Any, model: nn.Module, tokens: int | None, option: str) -> None:
     """Raise :class:`CannotPredict` where a model has too few rows in its table of positions.
 
-    A GPU stops at a row that is not there. A model that computes its positions takes more tokens
+    The first step stops at a row that is not there. A model that computes its positions takes more tokens
     than its config names.
     """
     most = positions(config)
@@ -109,7 +109,7 @@ def _check_positions(config: Any, model: nn.Module, tokens: int | None, option: 
         if ("pos" in last or last == "wpe") and most <= rows < tokens:
             space = "" if option.endswith("=") else " "
             raise CannotPredict(
-                f"A {config.model_type} with this config fails on a GPU with {tokens:,} tokens.",
+                f"A {config.model_type} with this config fails with {tokens:,} tokens.",
                 f"its table of positions, {name}, has {rows:,} rows.",
                 f"{option}{space}{most}    or a config with more positions",
             )
