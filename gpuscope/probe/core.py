@@ -286,9 +286,6 @@ def detach() -> None:
 
 
 def _new(origin: str, allow_attach: bool = False) -> Probe:
-    import atexit
-
-    atexit.register(print, "mutant")
     probe = Probe(origin, allow_attach)
     setattr(sys, GUARD, probe)
     if not _at_fork_registered:

@@ -97,8 +97,8 @@ def positions(config: Any) -> int:
 def _check_positions(config: Any, model: nn.Module, tokens: int | None, option: str) -> None:
     """Raise :class:`CannotPredict` where a model has too few rows in its table of positions.
 
-    The first step stops at a row that is not there. A model that computes its positions takes more tokens
-    than its config names.
+    The first step stops at a row that is not there. A model that computes its positions takes more
+    tokens than its config names.
     """
     most = positions(config)
     if not tokens or not most or tokens <= most:
