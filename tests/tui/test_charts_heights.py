@@ -18,7 +18,7 @@ from gpuscope.tui.theme import MONOCHROME, THEMES, UNICODE, Tokens
 from tests.tui.snapshots import run
 
 SECONDS = [n / 2 for n in range(121)]
-CASES = 150
+CASES = 50
 
 
 class Both(App[None]):

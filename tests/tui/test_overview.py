@@ -567,7 +567,7 @@ def before_a_hang() -> GpuscopeApp:
     return GpuscopeApp(Session(replay=replay))
 
 
-@pytest.mark.parametrize("size", [(80, 24), USUAL, LARGE])
+@pytest.mark.parametrize("size", [(80, 24), LARGE])
 @in_loop
 async def test_a_job_that_hangs_later_takes_the_cursor_and_tab_goes_down_from_it(size):
     app = before_a_hang()
