@@ -17,12 +17,13 @@ TOKENS = {
     "backward": "series3",
     "optimizer": "series6",
     "communication": "series5",
+    "read": "outside",
     "copy": "driver",
-    "checkpoint": "outside",
     "collection": "series7",
     "unattributed": "unread",
 }
-"""The colour of each part of a step, wherever and beside whatever it stands.
+"""The colour of each part of a step, wherever and beside whatever it stands. What a step seldom
+has, such as a checkpoint, has that of :data:`REST`.
 
 Those of series 2, 4 and 1 stand under their names as layers of memory, which have patterns of
 their own without colour. What is not attributed is a texture, as memory is that was not read.

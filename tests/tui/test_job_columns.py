@@ -9,12 +9,19 @@ import pytest
 from gpuscope.doctor.finding import Finding, Fix
 from gpuscope.model.step_parts import StepParts
 from gpuscope.model.step_time import SPLIT_WORDS
+from gpuscope.model.time_ledger import WORDS
 from gpuscope.text import styled
 from gpuscope.tui.background.finding_history import Case
 from gpuscope.tui.overview.job_list import HEADINGS, JobList, columns_in, narrowed
 from gpuscope.tui.shared.job_notes import first_steps
 from gpuscope.tui.shared.job_rows import JobLine, _parted, job_lines
-from gpuscope.tui.shared.step_split import all_named, split_bar, split_pieces
+from gpuscope.tui.shared.step_split import (
+    OTHERS,
+    all_named,
+    split_bar,
+    split_pieces,
+    tokens_of,
+)
 from gpuscope.tui.theme import UNICODE
 from gpuscope.wire import frames as f
 from tests.fakes import views
@@ -132,6 +139,15 @@ def test_each_colour_of_the_bar_of_a_step_has_its_name_beside_it():
         drawn = split_bar(shown).draw(80, UNICODE)
         assert len({token for _, token in drawn}) == said.count("·") + 1
         assert sum(shown.shares.values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("third", ["read", "copy", "collection", "validation"])
+def test_the_parts_that_are_named_as_one_have_no_colour_of_another(third: str):
+    shares = {"other": 0.6, third: 0.15, OTHERS: 0.25}
+    colours = tokens_of(StepParts(shares, WORDS, 0.03, "last 40 s", True))
+    assert colours[OTHERS] not in {colours["other"], colours[third]}
+    assert colours["other"] == "other"
+    assert (colours["other"] == colours[third]) == (third == "validation")
 
 
 def test_jobs_of_one_name_are_told_apart_by_their_pids():

@@ -22,11 +22,20 @@ BAR_CELLS = 40
 """The cells of the longest bar of a part that has a line of its own."""
 OTHERS = "others"
 """The parts that are drawn and named as one."""
+GREYS = ("driver", "series7", "outside")
+"""The colour of those is the first of these that none of the parts beside them has."""
 
 
 def tokens_of(parts: StepParts) -> Mapping[str, str]:
     """Return the colour of each part, that of its row in the table where there is a ledger."""
-    return tokens_of_rows(list(parts.shares)) if parts.of_ledger else SPLIT_TOKENS
+    if not parts.of_ledger:
+        found = {name: SPLIT_TOKENS.get(name, REST) for name in parts.shares}
+    else:
+        found = tokens_of_rows(list(parts.shares))
+    if OTHERS in found:
+        beside = {token for name, token in found.items() if name != OTHERS}
+        found[OTHERS] = next(token for token in GREYS if token not in beside)
+    return found
 
 
 def split_bar(parts: StepParts, tokens: Mapping[str, str] | None = None) -> Bar:
