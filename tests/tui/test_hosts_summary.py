@@ -10,9 +10,10 @@ import pytest
 from gpuscope.cli.main import main
 from gpuscope.doctor import table
 from gpuscope.exit_status import ExitStatus
-from gpuscope.store.view import HostView, Link
+from gpuscope.store.view import HostView, Link, no_history
 from gpuscope.text import styled
 from gpuscope.text.width import cells as text_cells
+from gpuscope.tui.hosts.host_brief import brief_lines
 from gpuscope.tui.hosts.jobs import across
 from gpuscope.tui.hosts.order import ANEW_SECONDS, BETTER_SECONDS, Order, natural
 from gpuscope.tui.hosts.rows import columns, detail_lines, host_row, room_pieces, totals_lines
@@ -408,6 +409,27 @@ def test_the_rules_are_asked_in_turn_and_forgotten_late():
     assert watched.look()[0].words[0][1].startswith("stalled: rank 3"), (
         "what a glance tells is left"
     )
+
+
+def test_the_worst_that_a_device_has_says_what_to_do_first_as_its_host_does():
+    store, _ = fleet.store_of({"h0": (views.hung(), LIVE)})
+    watched = Fleet(lambda: store, clock=Clock())
+    watched.look()
+    watched.judge(table.load())
+    (one,) = watched.look()
+    _, said = next(word for word in one.words if word[1].startswith("GPU 3 hung: "))
+    steps = watched.steps(one)
+    assert steps[said].command == "kill 48216"
+    lines = views.flat(detail_lines(one, Missing(), 120, 20, TOKENS, steps=steps)).splitlines()
+    at = next(n for n, line in enumerate(lines) if said in line)
+    assert lines[at + 1].startswith("  do first: End the job on it")
+    host = watched.host("h0")
+    assert host is not None
+    brief = brief_lines(
+        host, one, Missing(), watched.findings("h0"), no_history, TOKENS, 100, 50, steps
+    )
+    shown = views.flat(brief)
+    assert "do first  End the job on it" in shown
 
 
 def test_filter_and_mine():

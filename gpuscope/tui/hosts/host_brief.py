@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...doctor.report import evidence_lines
@@ -15,10 +15,10 @@ from ..doctor.text import LABEL, SEVERITY_TOKENS, glyph_of, with_label
 from ..log.subject import facts_of_job
 from ..shared.host_text import host_lines
 from ..theme import Glyphs, Tokens
-from .rows import AWAY, mark_of, missing_lines, step_line
+from .rows import AWAY, NO_STEPS, mark_of, missing_lines, step_line
 
 if TYPE_CHECKING:
-    from ...doctor.finding import Finding
+    from ...doctor.finding import Finding, Fix
     from .summary import HostSummary, Missing
 
 MOST_REASONS = 2
@@ -34,11 +34,12 @@ def brief_lines(
     tokens: Tokens,
     cells: int,
     rows: int,
+    steps: Mapping[str, Fix] = NO_STEPS,
 ) -> list[Line]:
     """Return what is wrong with a host and what to do, then its jobs, in at most ``rows`` lines.
 
     Where rows are few, what runs comes before the reasons of a finding; where there are more, the
-    load of its cores and its memory follow.
+    load of its cores and its memory follow. ``steps`` are what to do first, by the words for it.
     """
     jobs = [job for job in host.jobs if end_of(job) is None]
     found = [finding for finding in found if finding.severity != "info"]
@@ -51,7 +52,11 @@ def brief_lines(
             what = text.partition(": ")[2] or text  # one may say "Hang", the other "stalled"
             if not any(what in title for title in titles):
                 glyph, token = mark_of(grade, tokens.glyphs)
-                out += [*styled.hang([(f"{glyph} ", token)], [(text, "title")], cells), []]
+                out += styled.hang([(f"{glyph} ", token)], [(text, "title")], cells)
+                out += (
+                    with_label("do first", step_line(steps[text]), cells) if text in steps else []
+                )
+                out.append([])
         for finding in found:
             out += [*_finding(finding, bool(host.badge), tokens.glyphs, cells, reasons), []]
         if not out:

@@ -378,7 +378,9 @@ class FleetPane(Pane):
         if cells and one is not None:
             missing = HERE if one.current else self._fleet.missing(one)
             tokens, past = self._brief.tokens, self.session.history
-            self._brief.show(brief_lines(host, one, missing, found, past, tokens, cells, rows))
+            steps = self._fleet.steps(one)
+            lines = brief_lines(host, one, missing, found, past, tokens, cells, rows, steps)
+            self._brief.show(lines)
 
     def _window(self, host: HostView) -> float:
         """Return the time of the charts: what is recorded of a host, as far as it can be read."""

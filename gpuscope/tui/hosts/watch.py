@@ -66,6 +66,8 @@ class Fleet:
         self._found: dict[str, tuple[float, tuple[Word, ...]]] = {}
         self._steps: dict[str, dict[str, Fix]] = {}
         """For each host, what to do first about a finding, by the words of the finding."""
+        self._of_devices: dict[str, dict[str, Fix]] = {}
+        """The same about the state of a device, by the name of the device."""
         self._findings: dict[str, tuple[Finding, ...]] = {}
         """For each host, what the rules found, the worst first."""
         self._away: dict[str, float] = {}
@@ -94,8 +96,18 @@ class Fleet:
         return Missing(age, None if one.retry_at is None else max(0.0, one.retry_at - now))
 
     def steps(self, one: HostSummary) -> Mapping[str, Fix]:
-        """Return what to do first about what is wrong with a host, by the words for it."""
-        return self._steps.get(one.key, {})
+        """Return what to do first about what is wrong with a host, by the words for it.
+
+        The words on the state of a device are not those of its finding; they begin with its name.
+        """
+        found, of_devices = self._steps.get(one.key, {}), self._of_devices.get(one.key, {})
+        named = {
+            text: fix
+            for _, text in one.words
+            for device, fix in of_devices.items()
+            if text.startswith(f"{device} ")
+        }
+        return {**named, **found}
 
     def host(self, key: str) -> HostView | None:
         """Return a host as it was summed up last."""
@@ -218,11 +230,14 @@ class Fleet:
         except Exception:  # a rule that fails must not end the screen
             log.exception("a rule failed")
             return ()
-        told = [one for one in (*runs.findings, *ends.findings) if one.cause not in OF_A_STATE]
+        found, replayed = (*runs.findings, *ends.findings), host.link.state == "replay"
+        told = [one for one in found if one.cause not in OF_A_STATE]
         words = [word for one in told if (word := _word(one, one in ends.findings)) is not None]
-        steps = {one.title: steps_of(one, host.link.state == "replay")[:1] for one in told}
+        firsts = [(one, fix) for one in found for fix in steps_of(one, replayed)[:1]]
         self._findings[host.key] = tuple(told)
-        self._steps[host.key] = {title: first for title, some in steps.items() for first in some}
+        self._steps[host.key] = {one.title: fix for one, fix in firsts if one in told}
+        of_devices = [(one.where, fix) for one, fix in firsts if one not in told]
+        self._of_devices[host.key] = dict(reversed(of_devices))  # of one device that of the worst
         return tuple(sorted(words, key=lambda word: word[0]))
 
 
