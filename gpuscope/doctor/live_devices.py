@@ -9,13 +9,13 @@ from __future__ import annotations
 from ..model.memory_room import headroom
 from ..model.ranks import name_of, subject_of
 from ..model.stalls import is_stalled
-from ..store.view import AllocView, JobView
+from ..store.view import AllocView, JobView, TrainerView
 from ..text.units import GIB, MIB, bytes_text, count_text, duration_text, percent_text
 from ..wire.frames import NOT_SUPPORTED, Unknown
 from .environment_build import wheels
 from .environment_facts import version
 from .finding import Confidence, Evidence
-from .live_scene import WORDINGS, Findings, LiveScene, living, place, warmed_up
+from .live_scene import WORDINGS, Findings, LiveScene, free_gpus, living, place, warmed_up
 
 FOREIGN_SHARE, FOREIGN_BYTES = 0.20, 1.5 * GIB
 """A process that holds less is only a CUDA context, a desktop or a monitor."""
@@ -63,7 +63,12 @@ def foreign_memory(scene: LiveScene, job: JobView) -> Findings:
             )
             yield WORDINGS.finding(
                 "live.shared_device",
-                {"held": bytes_text(held), "gpu": device.definition.index, "pids": mine or None},
+                {
+                    "held": bytes_text(held),
+                    "gpu": device.definition.index,
+                    "pids": mine or None,
+                    **free_gpus(scene),
+                },
                 severity="warning" if tight else "info",
                 where=place(scene, trainer, allocator),
                 rank=held / total,
@@ -170,30 +175,23 @@ def on_the_cpu(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding on a training on the CPU of a machine with GPUs.
 
     A small model may run there for a good reason. A training that initialised CUDA, or whose steps
-    take long, was meant for the GPU.
+    take long, was meant for the GPU. Several whose torch knows no CUDA have one finding, at the
+    first of them: what is wrong is the torch.
     """
     if not any(device.gone is None for device in scene.host.devices):
         return
     for trainer in living(job):
-        weights = {
-            one.definition.ordinal: one.number("parameter_bytes") for one in trainer.allocators
-        }
-        on_cpu = weights.get(-1)
-        on_gpu = [amount for ordinal, amount in weights.items() if ordinal >= 0]
-        if (
-            not on_cpu
-            or any(amount is None or amount > 0 for amount in on_gpu)
-            or is_stalled(trainer)
-            or (trainer.number("step") or 0) < FEW_STEPS
-        ):
+        on_cpu, slow = _bytes_on_the_cpu(trainer), _is_slow(trainer)
+        if on_cpu is None:
             continue
-        step = trainer.number("step_seconds")
-        slow = step is not None and step >= SLOW_STEP
-        if on_cpu < SMALL_MODEL and not slow:
-            continue
-        wants_cuda = trainer.definition.cuda or slow
+        step, wants_cuda = trainer.number("step_seconds"), trainer.definition.cuda or slow
         built = trainer.definition.torch_version or ""
         no_cuda = built.endswith("+cpu")
+        alike = (t for one in scene.host.jobs for t in living(one) if _bytes_on_the_cpu(t))
+        if no_cuda and trainer.key != next(
+            (one.key for one in alike if one.definition.torch_version == built), trainer.key
+        ):
+            continue
         evidence = [
             Evidence(f"{bytes_text(on_cpu)} of parameters on the CPU, none on a GPU", "probe")
         ]
@@ -221,6 +219,27 @@ def on_the_cpu(scene: LiveScene, job: JobView) -> Findings:
             where=place(scene, trainer),
             rank=1.0,
         )
+
+
+def _is_slow(trainer: TrainerView) -> bool:
+    step = trainer.number("step_seconds")
+    return step is not None and step >= SLOW_STEP
+
+
+def _bytes_on_the_cpu(trainer: TrainerView) -> float | None:
+    """Returns the parameters of a model on the CPU that a GPU would help, None without one."""
+    weights = {one.definition.ordinal: one.number("parameter_bytes") for one in trainer.allocators}
+    on_cpu = weights.get(-1)
+    on_gpu = [amount for ordinal, amount in weights.items() if ordinal >= 0]
+    if (
+        not on_cpu
+        or any(amount is None or amount > 0 for amount in on_gpu)
+        or is_stalled(trainer)
+        or (trainer.number("step") or 0) < FEW_STEPS
+        or (on_cpu < SMALL_MODEL and not _is_slow(trainer))
+    ):
+        return None
+    return on_cpu
 
 
 def host_memory(scene: LiveScene) -> Findings:

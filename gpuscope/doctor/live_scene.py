@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean
 
+from ..model.device_state import judge
 from ..model.first_step import first_step
 from ..model.look import Look
 from ..model.look import read as read_look
@@ -26,10 +27,13 @@ from ..store.view import (
     by_id,
     no_history,
 )
+from ..text.ranges import ranges_text
 from .finding import Abstained, Finding
 from .wordings import Wordings
 
-__all__ = ["MIN_STEPS", "WORDINGS", "Findings", "LiveScene", "living", "place", "warmed_up"]
+__all__ = [
+    "MIN_STEPS", "WORDINGS", "Findings", "LiveScene", "free_gpus", "living", "place", "warmed_up",
+]  # fmt: skip
 
 Findings = Iterator[Finding | Abstained]
 RECENT_SECONDS = 60.0
@@ -139,3 +143,17 @@ def place(scene: LiveScene, trainer: TrainerView, allocator: AllocView | None = 
     names = [f"rank {definition.rank}"] if definition.rank is not None else []
     names += [f"GPU {one.definition.index}" for one in chosen if one is not None][:4]
     return ", ".join([*names, f"pid {definition.pid}"])
+
+
+def free_gpus(scene: LiveScene) -> dict[str, str | None]:
+    """Returns the figures of a fix that takes a free GPU, and of one for where there is none."""
+    free = [
+        one.definition.index
+        for one in scene.host.devices
+        if one.gone is None and judge(scene.host, one).word == "free"
+    ]
+    return {
+        "free": ranges_text(free) if free else None,
+        "first_free": str(free[0]) if free else None,
+        "full": None if free else "",
+    }

@@ -26,7 +26,7 @@ from ..store.view import DeviceView, JobView
 from ..text.units import bytes_text, percent_text
 from .finding import Effect, Evidence, Finding
 from .live_input import steady_ranks
-from .live_scene import WORDINGS, Findings, LiveScene, place
+from .live_scene import WORDINGS, Findings, LiveScene, free_gpus, place
 
 HOLDERS, MOST_PIDS = 3, 16
 OF_THE_CARD = frozenset(
@@ -138,7 +138,7 @@ def full(scene: LiveScene, device: DeviceView) -> Findings:
             evidence.append(Evidence(text, "probe"))
     yield WORDINGS.finding(
         "live.full" if inside else "live.full.others",
-        {"gpu": index, "left": state.reason},
+        {"gpu": index, "left": state.reason, **free_gpus(scene)},
         evidence=tuple(evidence),
         where=place(scene, *inside[0]) if inside else f"GPU {index}",
         rank=used / total,

@@ -60,24 +60,27 @@ def test_an_evaluation_whose_memory_comes_and_goes_is_left_alone():
     assert severe(found(waves)) == []
 
 
-def on_the_cpu(size: int, seconds: float, cuda: bool = False, steps: int = 400) -> list[f.Frame]:
+def on_the_cpu(
+    size: int, seconds: float, cuda: bool = False, steps: int = 400, count: int = 1
+) -> list[f.Frame]:
+    """Return the frames of so many trainings on the CPU of a host with a GPU."""
     frames: list[f.Frame] = [views.hello(), views.host_def(), views.gpu(0)]
-    frames += [
-        f.Def(
-            101, proc=f.ProcDef(7021, 700, views.WALL, "ada", "python train.py", "python", 1, True)
-        ),
-        f.Def(
-            301,
-            trainer=f.TrainerDef(
-                7021, 700, 101, script="train.py", torch_version="2.13.0", cuda=cuda
-            ),
-        ),
-        f.Def(401, alloc=f.AllocDef(301, -1)),
-    ]
+    for n in range(1, count + 1):
+        pid = 7020 + n
+        proc = f.ProcDef(pid, 700, views.WALL, "ada", "python train.py", "python", 1, True)
+        trainer = f.TrainerDef(
+            pid, 700, 100 + n, script="train.py", torch_version="2.13.0", cuda=cuda
+        )
+        frames += [
+            f.Def(100 + n, proc=proc),
+            f.Def(300 + n, trainer=trainer),
+            f.Def(400 + n, alloc=f.AllocDef(300 + n, -1)),
+        ]
     for q, at, _ in views.ticks(10):
         sample = f.Sample(q, int(at * 1e9), h=[host_row()], g=[views.device_row(0, 0.0, 0.0)])
-        sample.t.append(trainer_row(1, steps + q, seconds))
-        sample.a.append(row("a", 401, parameter_bytes=size))
+        for n in range(1, count + 1):
+            sample.t.append(trainer_row(n, steps + q, seconds))
+            sample.a.append(row("a", 400 + n, parameter_bytes=size))
         frames.append(sample)
     return frames
 
@@ -106,7 +109,7 @@ def test_a_model_on_the_cpu_is_a_fault_where_it_was_meant_for_the_gpu(
 
 def test_a_torch_without_cuda_is_one_finding_with_the_command_for_this_driver():
     """What the environment says of the machine is not said again beside it."""
-    frames = on_the_cpu(512 * MIB, 0.5)
+    frames = on_the_cpu(512 * MIB, 0.5, count=3)
     for frame in frames:
         if isinstance(frame, f.Def) and frame.trainer is not None:
             frame.trainer.torch_version = "2.13.0+cpu"
@@ -260,3 +263,17 @@ def test_a_script_that_was_changed_or_is_none_is_not_judged(tmp_path: Path):
     assert "changed since" in live_script.examine([Rank(script)]).examined[0]  # type: ignore[list-item]
     assert looked_at(tmp_path / "gone.py") == []
     assert looked_at(tmp_path) == []
+
+
+def test_a_free_gpu_is_advised_only_where_one_is_free():
+    def fixes(free: bool) -> list[str]:
+        frames: list[f.Frame] = [views.hello(), views.host_def(), views.gpu(0), views.gpu(1)]
+        for q, at, _ in views.ticks(10):
+            full = [views.device_row(i, 139.0, 90.0, free_bytes=MIB) for i in range(2)]
+            rows = [full[0], views.device_row(1, 0.01, 0.0)] if free else full
+            frames.append(f.Sample(q, int(at * 1e9), h=[host_row()], g=rows))
+        said = [one for one in found(frames) if one.where == "GPU 0"]
+        return [fix.title for one in said for fix in one.fixes]
+
+    assert fixes(True) == ["Choose a free GPU: 1"]
+    assert fixes(False) == ["Wait until a GPU has room: now none of this host is free"]

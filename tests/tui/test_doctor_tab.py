@@ -372,7 +372,12 @@ def test_findings_on_several_gpus_name_all_of_them_in_one_row():
 def test_a_title_that_names_the_gpu_leaves_no_second_place():
     title = "GPU 2 is lost: no program can use it"
     assert [row.cells["where"] for row in rows_of("GPU 2", title=title)] == [""]
-    assert [row.cells["where"] for row in rows_of("GPU 2", "GPU 4", title=title)] == ["GPU 2, 4"]
+    (both,) = rows_of("GPU 2", "GPU 4", title=title)
+    told = "".join(text for text, _ in both.cells["what"])
+    assert (told[2:], both.cells["where"]) == ("GPU 2, 4 is lost: no program can use it", "")
+    (full,) = rows_of("GPU 2", "GPU 4", title="GPU 2 is full: 1.20 GiB left")
+    told = "".join(text for text, _ in full.cells["what"])
+    assert told[2:] == "GPU 2, 4 is full", "what is left is of the first alone"
     assert [row.cells["where"] for row in rows_of("GPU 2", title="GPU 20 is hot")] == ["GPU 2"]
 
 

@@ -47,6 +47,7 @@ WHERE_CELLS = 22
 """What WHERE has in any case, if it is there at all: ``rank 0, GPU 0, pid 4711``."""
 MOST_CELLS = 20
 TABLE_GAP = 2
+_GPU, _DIGIT = re.compile(r"\bGPU \d+\b"), re.compile(r"\d")
 LABEL = 10
 """Cells of the words in front of the lines of a finding."""
 
@@ -75,16 +76,16 @@ def row_of(
     """Return a finding in a line; ``ended`` are the jobs that the folded row stands for."""
     case, finding = group.first, group.first.finding
     text = "faint" if case.past else "title" if case.grave and not case.dead else "text"
-    where = where_of(group, host)
+    where, (times, title) = where_of(group, host), told_of(group, ended)
     return TableRow(
         group.key,
         {
             "what": [
                 sign_of(case, glyphs),
-                (_times(group, ended), "muted"),
-                (finding.title, text),
+                (times, "muted"),
+                (title, text),
             ],
-            "where": where if group.others else _beyond(finding.title, where),
+            "where": where if times else _beyond(title, where),
             "sure": confidence_of(finding),
             "since": duration_of_case(case, host, brief=True),
         },
@@ -175,6 +176,19 @@ def _beyond(title: str, where: str) -> str:
         for part, pattern in zip(parts, told, strict=True)
         if not re.search(pattern, title, re.IGNORECASE)
     )
+
+
+def told_of(group: CaseGroup, ended: Sequence[EndedJob] = ()) -> tuple[str, str]:
+    """Return for how many a finding stands, and its title.
+
+    The title of one on several GPUs names them all, and leaves out figures, which are of the first.
+    """
+    title, where = group.first.finding.title, where_of(group)
+    gpu = _GPU.search(title)
+    if not group.others or gpu is None or not where.startswith(gpu[0][:4]):
+        return _times(group, ended), title
+    begin, colon, rest = (title[: gpu.start()] + where + title[gpu.end() :]).partition(": ")
+    return "", begin if _DIGIT.search(rest) else begin + colon + rest
 
 
 def _times(group: CaseGroup, ended: Sequence[EndedJob] = ()) -> str:
@@ -425,8 +439,9 @@ def top(
     out: list[tuple[str, Line]] = []
     for group in groups[:rows]:
         finding = group.first.finding
-        line = [sign_of(group.first, glyphs), (_times(group, ended), "muted")]
-        line += [(finding.title, "text"), ("  " + where_of(group), "faint")]
+        times, title = told_of(group, ended)
+        line = [sign_of(group.first, glyphs), (times, "muted"), (title, "text")]
+        line += [("  " + where_of(group), "faint")] if times or not group.others else []
         out.append((group.key, line))
         if host is not None and (steps := steps_of(finding, bool(host.badge))):
             title = steps[0].title.rstrip(".")

@@ -11,7 +11,7 @@ from ...text.styled import Line
 from ..background.finding_history import Case, group_cases
 from ..background.log_entry import LogEntry
 from ..doctor.case_times import duration_of_case
-from ..doctor.text import SEVERITY_TOKENS, glyph_of
+from ..doctor.text import SEVERITY_TOKENS, glyph_of, told_of
 from ..shared.event_rows import event_lines
 from ..theme import Glyphs
 
@@ -26,9 +26,9 @@ def open_lines(
     for group in groups:
         finding = group.first.finding
         sign = (f"{glyph_of(finding.severity, glyphs)} ", SEVERITY_TOKENS[finding.severity])
-        many = f"{1 + len(group.others)}× " if group.others else ""
+        many, title = told_of(group)
         since = ("   " + duration_of_case(group.first, host), "muted")
-        out += styled.hang([sign], [(many + finding.title, "text"), since], cells)
+        out += styled.hang([sign], [(many + title, "text"), since], cells)
     if out:
         out = [[("Other open findings", "title")], *out, []]
     out.append([("How jobs ended, the newest first", "title")])
