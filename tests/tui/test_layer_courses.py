@@ -8,6 +8,7 @@ from gpuscope.text import styled
 from gpuscope.text.units import GIB
 from gpuscope.tui.charts.layer_courses import (
     STACK_ROWS,
+    axis_of,
     between_text,
     line_through,
     rows_of_layers,
@@ -109,6 +110,14 @@ def test_a_narrow_timeline_says_between_what_a_course_moves_without_the_unit():
     assert between_text("83.4 GiB", "89.4 GiB") == "83.4 – 89.4 GiB"
     assert between_text("83.4 GiB", "89.4 GiB", brief=True) == "83.4–89.4"
     assert between_text("900 MiB", "1.2 GiB", brief=True) == "900 MiB – 1.2 GiB"
+
+
+def test_a_course_has_an_axis_of_its_own_that_tells_its_ends():
+    assert axis_of(327.2, 307.0, 3, 5) == [" 327┤", "    │", " 307┤"]
+    assert axis_of(5.83, 5.52, 2, 5) == [" 5.8┤", " 5.5┤"]
+    assert axis_of(5.83, 5.81, 2, 5) == ["5.83┤", "5.81┤"]
+    assert axis_of(1005.2, 1005.1, 2, 4) == ["   │", "   │"], "there is no room to tell them apart"
+    assert axis_of(5.83, 5.52, 1, 5) == ["    │"]
 
 
 def test_a_stack_that_moves_has_the_whole_chart():

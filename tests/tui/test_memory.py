@@ -353,7 +353,7 @@ def test_on_a_cpu_the_change_of_the_resident_memory_is_that_between_two_readings
     samples[-1].p[0][place] = 0
     host, history = views.seen(frames)
     lines = [plain(line) for line in rss_lines(host.processes[0], history, 120)]
-    assert " ".join(lines[0].split()) == "change of RSS +120 MiB in the last 1 min"
+    assert " ".join(lines[0].split()) == "change of RSS +120 MiB in 1 min"
     assert " ".join(lines[1].split()) == "highest RSS 1.23 GiB in the last 2 min 09 s"
     assert rss_of(host, host.trainers[0]) is None, "nothing is told of what was given back"
 

@@ -159,8 +159,10 @@ CLOSE, BEST, FAR = 3, 4, 6
 """Rows from tick to tick that are read well: the least, the best and the most."""
 ROUND = {10: 0.0, 20: 0.0, 50: 0.0, 25: 0.2, 15: 0.5, 30: 0.5, 40: 0.5}
 """The cost of a step between ticks by its leading digits: some are easier to count in."""
-TWO_DIGITS, THREE_DIGITS, ROUNDED = 1.5, 2.5, 8.0
-"""The cost of all other steps, by how many digits they have."""
+TWO_DIGITS, THREE_DIGITS, ROUNDED = 1.5, (6.0, 2.5), 8.0
+"""The cost of all other steps, by how many digits they have. Three are less for the quarters of a
+capacity, such as 175 of 700, than in ``0.625, 1.250, 1.875``.
+"""
 MOST_LOST = 6
 """At most one row in this many is given up for better ticks, or one in a lower chart."""
 LOST, TOO_CLOSE, TOO_FAR, OFF_ZERO = 0.5, 1.5, 0.7, 2.5
@@ -198,7 +200,7 @@ def even_ticks(
 def _step_cost(step: float, shares: bool) -> float:
     """Return how hard it is to count in steps of this size: infinite where no label can say it."""
     leading = step / 10.0 ** math.floor(math.log10(step) + 1e-9)
-    for scale, cost in ((10, TWO_DIGITS), (100, THREE_DIGITS)):
+    for scale, cost in ((10, TWO_DIGITS), (100, THREE_DIGITS[shares])):
         if abs(leading * scale - round(leading * scale)) < 1e-6 * scale:
             return ROUND.get(round(leading * scale), cost) if scale == 10 else cost
     return ROUNDED if shares else math.inf

@@ -40,6 +40,8 @@ COURSE_ROWS, MOST_COURSE_ROWS = 3, 5
 PARTED_FROM = 4
 """Rows of a layer from which on the last is blank: else its course runs into the next name."""
 STEADY = "steady"
+LEAST_TOLD = 0.8
+"""Of the height of a course: rounded ends are that far apart, or have one more digit."""
 
 
 class Course(NamedTuple):
@@ -138,10 +140,11 @@ def course_lines(
     margin: int,
     say: Callable[[float], str],
     glyphs: Glyphs,
+    unit: float = 1.0,
 ) -> list[Line]:
     """Return the lines of all layers, ``margin`` cells from the left, and a blank one below.
 
-    ``top`` is where the axis of the stack ends.
+    ``top`` is where the axis of the stack ends. Each course has an axis of its own, in ``unit``.
     """
     out: list[Line] = []
     span = max(*(one.most - one.least for one in courses), SPAN_SHARE * top)
@@ -167,8 +170,29 @@ def course_lines(
             ]
             high = lines - 1 - parted
             drawn = line_through(values, high, span, one.token, glyphs)
-            out += [[blank, *line] for line in drawn] + [[]] * parted
+            ends = (one.least + span) / unit, one.least / unit
+            sides = axis_of(*ends, high, margin)
+            out += [[(side, "faint"), *line] for side, line in zip(sides, drawn, strict=True)]
+            out += [[]] * parted
     return [*out, []]
+
+
+def axis_of(most: float, least: float, rows: int, margin: int) -> list[str]:
+    """Return the axis of a course from the top, with the values at its ends where these fit.
+
+    In a single row there is no height to name.
+    """
+    labels = ("", "")
+    for digits in (0, 1, 2):
+        found = f"{most:.{digits}f}", f"{least:.{digits}f}"
+        if max(map(len, found)) < margin and found[0] != found[1]:
+            labels = found
+            if float(found[0]) - float(found[1]) >= LEAST_TOLD * (most - least):
+                break
+    ends = {0: labels[0], rows - 1: labels[1]} if rows > 1 else {}
+    return [
+        ends.get(at, "").rjust(margin - 1) + ("┤" if ends.get(at) else "│") for at in range(rows)
+    ]
 
 
 def line_through(

@@ -256,9 +256,8 @@ class StackedChart(TimedChart):
             draw_line(columns, max(math.ceil(high) - 1, 0), tokens.glyphs, from_column)
         lines = []
         if courses:
-            drawn = course_lines(
-                self._courses, courses, bins, now, self._top, margin + 1, self.said, tokens.glyphs
-            )
+            shape = bins, now, self._top, margin + 1
+            drawn = course_lines(self._courses, courses, *shape, self.said, tokens.glyphs, unit)
             lines = [strip_of(line, width, tokens) for line in drawn]
         lines += [strip_of((), width, tokens)] * above
         for row in range(rows - 1, -1, -1):

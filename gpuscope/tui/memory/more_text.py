@@ -101,7 +101,7 @@ def rss_lines(process: ProcView, history: HistoryOf, cells: int) -> list[Line]:
     for span in spans:
         before = next(value for moment, value in known if moment >= newest - span)
         change = signed_bytes_text(now - before) if now != before else "unchanged"
-        changes.append(f"{change} in the last {window_text(span)}")
+        changes.append(f"{change} in {window_text(span)}")
     most = max(value for _, value in known)
     facts = (
         ("change of RSS", " · ".join(changes)),
