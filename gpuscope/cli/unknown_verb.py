@@ -86,7 +86,8 @@ def nearest_word(parser: argparse.ArgumentParser, message: str) -> str:
             if action.help != argparse.SUPPRESS
             for name in action.option_strings
         ]
-        return _nearest(option.group(1), listed, 0.7)
+        near = _nearest(option.group(1), listed, 0.7)
+        return near if near != option.group(1) else ""  # after -- it is no option
     if value:
         for action in parser._actions:
             names = action.option_strings or (str(action.metavar or action.dest),)

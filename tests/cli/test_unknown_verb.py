@@ -135,7 +135,11 @@ def test_explain_is_an_option_of_the_doctor():
 
 @pytest.mark.parametrize(
     ("typed", "example"),
-    [("ps --zzz", "gpuscope ps user@host"), ("--json", "gpuscope --oneline --watch 5")],
+    [
+        ("ps --zzz", "gpuscope ps user@host"),
+        ("--json", "gpuscope --oneline --watch 5"),
+        ("record -- night.gsr --force", "gpuscope record night.gsr --duration 28800"),
+    ],
 )
 def test_an_option_like_no_other_gets_an_example(typed, example):
     done = command(*typed.split())

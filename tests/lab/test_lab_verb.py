@@ -174,7 +174,10 @@ def test_everything_that_was_measured_is_told() -> None:
             {"rank": n, "device": f"cuda:{n}", "step_seconds": 0.1, "peak_allocated_bytes": 1 << 30}
             for n in range(2)
         ],
-        "unknown": [{"path": "x", "code": "y", "reason": "because"}],
+        "unknown": [
+            {"path": path, "code": "y", "reason": "because"}
+            for path in ("x", "input_seconds", "loss_curve")
+        ],
     }
     assert in_words(document).splitlines() == [
         "30 steps on cuda, 64 samples per step on 2 ranks over nccl",
@@ -195,6 +198,8 @@ def test_everything_that_was_measured_is_told() -> None:
         "rank 0        cuda:0, 100 ms/step, 1.00 GiB allocated",
         "rank 1        cuda:1, 100 ms/step, 1.00 GiB allocated",
         "x             unknown: because",
+        "input         unknown: because",
+        "loss curve    unknown: because",
     ]
     assert in_words(metrics.document({}, {}, {})).startswith("0 steps on ")
 

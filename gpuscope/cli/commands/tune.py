@@ -200,7 +200,7 @@ def run(args: argparse.Namespace) -> int:
     if outcome.found is None:
         print(
             f"Stopped by {outcome.stopped}. What was measured is in the ledger.\n"
-            "Next: the same command again continues here",
+            f"Next: the same command {'without --new' if args.new else 'again'} continues here",
             file=sys.stderr,
         )
         return ExitStatus.PROBLEMS

@@ -138,7 +138,8 @@ def in_words(document: Mapping[str, Any]) -> str:
     lines += _ranks(document.get("ranks"))
     unknown: dict[str, str] = {}
     for entry in document["unknown"]:
-        label = IN_WORDS.get(entry["path"], entry["path"])
+        key = entry["path"]
+        label = IN_WORDS.get(key) or key.removesuffix("_seconds").replace("_", " ")
         unknown.setdefault(label, entry["reason"])
     lines += [f"{label:<13} unknown: {reason}" for label, reason in unknown.items()]
     return "\n".join(lines)
