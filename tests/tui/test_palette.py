@@ -40,6 +40,27 @@ async def test_every_action_is_listed_once_with_its_key_and_what_is_impossible_c
         assert any(reasons)
 
 
+@in_loop
+async def test_a_gpu_or_pid_that_is_not_there_is_told_with_what_is():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "─ GPUs")
+        await pilot.press("colon")
+        await type_in(pilot, "gpu 77")
+        await until(pilot, "node-17 has no GPU 77, only GPU 0 to 7")
+        await pilot.press("ctrl+u")
+        await type_in(pilot, "pid 9")
+        await until(pilot, "node-17 has no pid 9 with a probe or on a GPU")
+        await type_in(pilot, "x")
+        await until(pilot, "nothing is found: try a shorter word")
+    app = make_app(views.cpu_only())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "No GPU here")
+        await pilot.press("colon")
+        await type_in(pilot, "gpu 5")
+        await until(pilot, "no GPU is seen on laptop")
+
+
 BY = {action.name: action for action in ACTIONS}
 
 

@@ -5,8 +5,10 @@ It searches actions and keys, devices, jobs, processes and hosts, pitfalls and t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -26,11 +28,15 @@ from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
 from .palette_entries import PaletteEntry, matching_entries, remember
 
+if TYPE_CHECKING:
+    from ...store.view import HostView
+
 WIDE = 100
 LEAST_CELLS, MOST_SHARE = 16, 0.46
 """How wide the names of the entries may be: cells, and a share of the terminal."""
 PLACEHOLDER = "an action, gpu 3, pid 612, a word such as oom, or user@host"
-NOTHING = "nothing is found: try a shorter word, gpu 0, or user@host"
+NOTHING = "nothing is found: try a shorter word, pid 612, or user@host"
+_NUMBERED = re.compile(r"\s*(gpu|pid)\s*(\d{1,9})\s*", re.IGNORECASE)
 LEAST_ROWS, MOST_ROWS, AROUND_ROWS = 4, 24, 9
 """Rows of the list, and those of the palette and the margins that are not the list."""
 ABOUT_ROWS = 2
@@ -100,6 +106,8 @@ class Palette(ClosesOnce, ModalScreen[None]):
         below = stack[stack.index(self) - 1] if self in stack else stack[-1]
         entries = matching_entries(app, below, self._input.value)
         self._entries = {str(number): entry for number, entry in enumerate(entries)}
+        host = program(app).session.host
+        self._table.show_empty(nothing_found(self._input.value, host))
         columns = _columns(entries, self.app.size.width)
         one = all(column.key != "about" for column in columns)
         self._table.show_columns(columns)
@@ -161,6 +169,21 @@ class Palette(ClosesOnce, ModalScreen[None]):
     def action_page(self, by: int) -> None:
         """Go on by what is visible."""
         self._table.action_page(by)
+
+
+def nothing_found(asked: str, host: HostView | None) -> str:
+    """Return why a search found nothing, and what there is to find instead."""
+    numbered = _NUMBERED.fullmatch(asked)
+    if numbered is None or host is None:
+        return NOTHING
+    number = int(numbered[2])
+    if numbered[1].lower() == "pid":
+        return f"{host.name} has no pid {number} with a probe or on a GPU"
+    seen = [one.definition.index for one in host.devices]
+    if not seen:
+        return f"no GPU is seen on {host.name}"
+    there = f"GPU {seen[0]}" if len(seen) == 1 else f"GPU {min(seen)} to {max(seen)}"
+    return f"{host.name} has no GPU {number}, only {there}"
 
 
 @dataclass(frozen=True, slots=True)
