@@ -14,7 +14,7 @@ SHARE_TORCH ?= yes
 # What it leads to is for the machine's own Python: pip would take it for installed in .venv.
 unexport PYTHONPATH
 
-.PHONY: demo replay test test-all test-slow test-libraries test-frameworks check e2e bench soak soak-screens look gpu measure-kernels lint types contracts format wheel clean pictures docs help
+.PHONY: demo replay test test-all test-slow test-libraries test-frameworks check bench soak soak-screens look gpu measure-kernels lint types contracts format wheel clean pictures docs help
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t17

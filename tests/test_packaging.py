@@ -376,6 +376,13 @@ def make(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return run("make", *words, cwd=cwd, env=outside)
 
 
+def test_every_target_that_make_knows_has_a_rule():
+    """Of one without a rule make says that there is nothing to be done, as if all were well."""
+    text = (ROOT / "Makefile").read_text()
+    (named,) = re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE)
+    assert {*named.split()} <= {*re.findall(r"^([a-z-]+):", text, re.MULTILINE)}
+
+
 def test_make_demo_and_make_test_would_set_up_and_then_run(checkout):
     demo = make("-n", "demo", cwd=checkout)
     assert demo.returncode == 0, demo.stderr
