@@ -342,12 +342,16 @@ def _timed(
     """Measure the steps of each training; returns them by training and machine."""
     found = checked.configuration
     times: dict[str, dict[str, lock.Timed]] = {}
+    stopped = False
     for outcome in checked.outcomes:
         training = outcome.training
         path = [str(found.folder / name) for name in _path(found, found.folder)]
         try:
+            if stopped:
+                raise steps.WasStopped(f"{training.name} was not timed.", "One before was stopped.")
             measured = steps.measure(training, request.steps or 1, found.folder, path, request.hear)
         except steps.CannotTime as error:
+            stopped = isinstance(error, steps.WasStopped)
             text = " ".join(part for part in (error.what, error.why) if part)
             outcome.verdicts.append(
                 BudgetVerdict(

@@ -36,6 +36,10 @@ class CannotTime(UserError):
     """The steps of a training cannot be measured here."""
 
 
+class WasStopped(CannotTime):
+    """The user, or whoever sends signals, ended a run: no further training is to be started."""
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredRuns:
     """The runs of one training on one machine."""
@@ -73,12 +77,10 @@ def measure(
             median = number((summary.get("step_seconds") or {}).get("median"))
             if median is None or median <= 0:
                 made = number(summary.get("steps")) or 0
-                stopped = f"it was stopped after {made:g} of {steps} steps."
-                raise CannotTime(
-                    f"{training.name} was not timed.",
-                    stopped if made < steps else f"{steps} steps are too few.",
-                    "" if made < steps else "--steps 40",
-                )
+                what = f"{training.name} was not timed."
+                if made < steps:
+                    raise WasStopped(what, f"It was stopped after {made:g} of {steps} steps.")
+                raise CannotTime(what, f"{steps} steps are too few.", "--steps 40")
             found.append(median)
     return MeasuredRuns(machine_of(summary), str(summary["torch_version"]), steps, tuple(found))
 

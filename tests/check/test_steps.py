@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from gpuscope.check import lock, settings, steps
+from gpuscope.check import lock, run, settings, steps
 from tests.check.projects import document, project
 
 TABLE = '[check.training.net]\nfactory = "train:make"\nstep_time = "100 ms"\nslower = "10 %"\n'
@@ -44,12 +45,33 @@ def test_a_machine_is_a_card_with_its_driver_or_a_processor():
 
 
 def test_a_run_that_was_stopped_is_not_said_to_have_had_too_few_steps(monkeypatch, tmp_path):
-    run = SimpleNamespace(failure=None, summary={"steps": 6, "torch_version": "2.13.0"})
-    monkeypatch.setattr(steps.launch, "run_blocking", lambda config, hear: run)
-    for wanted, why in ((40, "it was stopped after 6 of 40 steps."), (6, "6 steps are too few.")):
+    ended = SimpleNamespace(failure=None, summary={"steps": 6, "torch_version": "2.13.0"})
+    monkeypatch.setattr(steps.launch, "run_blocking", lambda config, hear: ended)
+    for wanted, why in ((40, "It was stopped after 6 of 40 steps."), (6, "6 steps are too few.")):
         with pytest.raises(steps.CannotTime) as raised:
             steps.measure(NET, wanted, tmp_path, [], lambda _: None)
         assert raised.value.why == why
+
+
+def test_after_one_that_was_stopped_no_further_training_is_started(monkeypatch, tmp_path):
+    asked = []
+
+    def measure(training, *_):
+        asked.append(training.name)
+        raise steps.WasStopped("net was not timed.", "It was stopped after 6 of 40 steps.")
+
+    monkeypatch.setattr(run.steps, "measure", measure)
+    outcomes = [
+        SimpleNamespace(training=replace(NET, name=name), verdicts=[]) for name in ("net", "b", "c")
+    ]
+    found = SimpleNamespace(folder=tmp_path, path=())
+    checked = SimpleNamespace(configuration=found, outcomes=outcomes)
+    request = SimpleNamespace(steps=40, hear=lambda _: None)
+    assert run._timed(checked, request, {}) == {}
+    assert asked == ["net"]
+    assert [one.verdicts[0].text for one in outcomes[1:]] == [
+        f"{name} was not timed. One before was stopped." for name in ("b", "c")
+    ]
 
 
 @pytest.mark.slow
