@@ -33,6 +33,7 @@ from gpuscope.tui.time.without_ledger import (
     SHORT_PARTS,
     STRIP_FRAME,
     fitted_strip_rows,
+    part_detail,
     strip_rows,
 )
 from gpuscope.tui.trainer import time_history as history
@@ -634,6 +635,16 @@ async def test_the_details_of_a_part_follow_the_cursor_where_there_is_no_ledger(
         await until(pilot, "▸ █ optimizer", "The optimizer's step on the GPU.")
         app.main.refresh_all()
         await until(pilot, "▸ █ optimizer", absent="▸ █ compute")
+
+
+def test_without_a_gpu_no_part_of_a_step_is_on_one():
+    on_gpu = views.host_of(views.training()).trainers[0]
+    on_cpu = replace(on_gpu, definition=replace(on_gpu.definition, cuda=False))
+    for rank, ends in ((on_gpu, " on the GPU."), (on_cpu, ".")):
+        _, lines = part_detail("compute", [rank])
+        assert styled.plain(lines[0]) == "The forward and the backward pass" + ends
+        _, lines = part_detail("optimizer", [rank])
+        assert styled.plain(lines[0]) == "The optimizer's step" + ends
 
 
 def with_the_hang(minutes: int, steps: int, **rows: float) -> list[f.Frame]:

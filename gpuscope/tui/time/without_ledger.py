@@ -44,8 +44,8 @@ PRIORITY = ("input", "communication", "compute", "optimizer", "h2d", "other")
 PART_MEANINGS = {
     "input": "The training thread waits for the next batch of the DataLoader.",
     "h2d": "Batches are copied to the GPU, and nothing else runs there meanwhile.",
-    "compute": "The forward and the backward pass on the GPU.",
-    "optimizer": "The optimizer's step on the GPU.",
+    "compute": "The forward and the backward pass{on}.",
+    "optimizer": "The optimizer's step{on}.",
     "communication": "Communication that overlaps with no computation: the rank waits for others.",
     "other": "Everything else in a step: logging, metrics, your own code.",
 }
@@ -240,7 +240,8 @@ def part_detail(name: str, ranks: Sequence[TrainerView]) -> tuple[str, list[Line
 
 
 def _part_lines(name: str, ranks: Sequence[TrainerView]) -> Iterable[Line]:
-    yield [(PART_MEANINGS[name], "text")]
+    on = " on the GPU" if any(rank.definition.cuda for rank in ranks) else ""
+    yield [(PART_MEANINGS[name].format(on=on), "text")]
     yield []
     for rank in ranks:
         parts = split_of(rank)
