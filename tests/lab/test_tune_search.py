@@ -491,3 +491,19 @@ def test_the_budget_that_should_be_enough_is_enough():
     assert left_out
     assert long.speed is not None
     assert not left_out & {row.config for row in long.rows if row.status == "not_tried"}
+
+
+def test_a_candidate_is_being_tried_until_it_is_decided():
+    """The screen of a search shows its rows while it runs, and when it was stopped."""
+    card = Card(noise=0.2)
+    search = Search(BASE, lambda config: CUDA, SearchSettings(limits=SAME))
+    steps, during = search.run(), []
+
+    def run(trial: Trial) -> Entry:
+        during.append({row.config: row.status for row in search.rows}.get(trial.config))
+        assert "refused" not in {row.status for row in search.rows}
+        return card.run(trial)
+
+    found = drive(steps, run)
+    assert "trying" in during
+    assert "trying" not in {row.status for row in found.rows}

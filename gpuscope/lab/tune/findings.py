@@ -17,7 +17,7 @@ from .space import Limits
 
 Status = Literal[
     "baseline", "kept", "slower", "no_difference", "refused", "does_not_fit", "failed", "loss",
-    "not_tried", "not_proved",
+    "not_tried", "not_proved", "trying",
 ]  # fmt: skip
 STATUS: dict[str, str] = {
     "baseline": "baseline",
@@ -30,6 +30,7 @@ STATUS: dict[str, str] = {
     "loss": "learns worse",
     "not_tried": "not tried",
     "not_proved": "not proved",
+    "trying": "being tried",
 }
 """The word of the table for each status of a candidate."""
 NO_FIT, NO_RUN = NEEDED = "does not fit without it", "does not run without it"

@@ -307,6 +307,7 @@ class Search(Closing):
         if postpone and row.predicted is not None and row.predicted.outcome == "too_close":
             self._later.append(dict(change))
             return False
+        row.status = "trying"
         self._rows[config] = row
         stale = self._trials_asked - self._last[best] >= STALE_TRIALS
         if stale and self._cheap(config, best):
