@@ -24,6 +24,7 @@ from gpuscope.text.units import percent_text
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.app.launch import local_source
 from gpuscope.tui.charts.load_strips import Lane, LoadStrips
+from gpuscope.tui.shell.selection import keys_of
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.tui.time.pane import TimePane
@@ -274,6 +275,14 @@ async def test_the_rows_of_a_real_trainer_add_up_and_name_its_line():
     with trainer(code, fork=True) as process:
         app = GpuscopeApp(Session(make_source=lambda hz: local_source(hz, Settings())), "time")
         async with app.run_test(size=(140, 45)) as pilot:
+            await until(pilot, "wall clock")
+            while not (
+                ours := [t for t in app.session.host.trainers if t.definition.pid == process.pid]
+            ):
+                await pilot.pause()
+            # others may train on this machine
+            app.session.selection.choose(*keys_of(app.session.host, ours[0]))
+            app.main.refresh_all()
             await until(
                 pilot, f"(pid {process.pid})", "goes into other code", "train", "wall clock"
             )
