@@ -42,7 +42,6 @@ class ChangePoint:
     seconds: float
     before: float
     after: float
-    distance: float
 
     @property
     def ratio(self) -> float:
@@ -90,7 +89,7 @@ def _change_between(
         apart = sum(len(ordered) - bisect_right(ordered, value) for value in after)
     if apart < APART * len(before) * len(after):
         return None
-    return ChangePoint(moment, median(before), median(after), distance)
+    return ChangePoint(moment, median(before), median(after))
 
 
 def _cost(values: Sequence[float]) -> float:

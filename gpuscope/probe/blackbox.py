@@ -48,7 +48,6 @@ class BlackBox:
         self.problem = ""
         self.due = 0.0
         self.seconds = 0.0  # duration of all writes so far
-        self.writes = 0
         self._hello = hello
         self._nonce = b""
         self._identity = (0, 0)
@@ -174,7 +173,6 @@ class BlackBox:
             except (OSError, rendezvous.RendezvousError) as error:
                 self._give_up(str(error))
             self.seconds += time.perf_counter() - begin
-            self.writes += 1
 
     def _give_up(self, why: str) -> None:
         self.problem = why

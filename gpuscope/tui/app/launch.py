@@ -63,7 +63,6 @@ def why_unusable(
 
 
 def run_app(
-    source: Source | None = None,
     start_screen: str = "overview",
     lab_config: LabConfig | None = None,
     replay: ReplaySource | None = None,
@@ -78,8 +77,8 @@ def run_app(
 ) -> int:
     """Run the TUI until the user leaves and return its exit code.
 
-    ``source``: what to watch, default the agent on this machine; ``replay`` shows a recording
-    instead, ``make_hosts`` several places, and ``prompts`` what ssh asks on the way to them;
+    It watches this machine; ``replay`` shows a recording instead, ``make_hosts`` several places,
+    and ``prompts`` what ssh asks on the way to them;
     ``readonly``: no process is acted on; ``remote_options`` are for hosts that are added later;
     ``theme`` is used this time, and not remembered.
     Where the terminal cannot show it, prints why and what
@@ -99,11 +98,7 @@ def run_app(
 
     remembered, problem = view_state.load()
     session = Session(
-        None,
-        source,
-        make_source=None
-        if source or replay or make_hosts
-        else lambda hz: local_source(hz, settings),
+        make_source=None if replay or make_hosts else lambda hz: local_source(hz, settings),
         make_hosts=make_hosts,
         replay=replay,
         settings=settings,

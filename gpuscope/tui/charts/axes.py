@@ -88,15 +88,15 @@ def loss_axis(values: Sequence[float | None]) -> tuple[float | None, float | Non
     return ends[0] * step, ends[1] * step
 
 
-def round_end(newest: float, parts: int = 8) -> float:
+def round_end(newest: float) -> float:
     """Return where the axis of a curve that still grows ends.
 
-    It is the next of about ``parts`` round steps after ``newest``. The axis then stays as it is
+    It is the next of about eight round steps after ``newest``. The axis then stays as it is
     while the curve grows into it, and need not be drawn again for every point.
     """
     if not 0 < newest < math.inf:
         return newest
-    step = nice_step(newest, parts)
+    step = nice_step(newest, 8)
     return math.ceil(newest / step) * step
 
 

@@ -275,9 +275,7 @@ def next_try(missing: Missing) -> str:
     )
 
 
-def totals_lines(
-    now: HostTotals, shown: int, width: int, tokens: Tokens, sort: str = ""
-) -> list[Line]:
+def totals_lines(now: HostTotals, shown: int, width: int, tokens: Tokens) -> list[Line]:
     """Return the sums over hosts and devices in two lines of at most ``width`` cells.
 
     The second says where there is room.

@@ -61,11 +61,11 @@ class Book:
     ``changed`` is called when something is new.
     """
 
-    def __init__(self, changed: Callable[[], None], ledger: RunLedger | None = None) -> None:
+    def __init__(self, changed: Callable[[], None]) -> None:
         self.entries: tuple[Entry, ...] | None = None
         self.problem: tuple[str, str, str] | None = None
         self._changed = changed
-        self._ledger = ledger
+        self._ledger: RunLedger | None = None
         self._kept: list[Entry] = []  # what could not be written: of this session only
         self._reading: asyncio.Task[None] | None = None
 

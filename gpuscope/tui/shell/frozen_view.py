@@ -6,7 +6,6 @@ It shows what was when it was stopped, or at an earlier moment.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...store.view import by_key
@@ -27,16 +26,15 @@ class FrozenView:
     ``frozen`` is the picture at the stop, None while the screen goes on.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         self.frozen: View | None = None
-        self._clock = clock
         self._since: float | None = None
         self._key = ""
         self._past: HostView | None = None
 
     def stop(self, view: View | None) -> None:
         """Stop at ``view``; None where there is none yet."""
-        self.frozen, self._since, self._past = view, self._clock(), None
+        self.frozen, self._since, self._past = view, time.monotonic(), None
 
     def go_on(self) -> None:
         """Show again what is."""
@@ -45,7 +43,7 @@ class FrozenView:
     @property
     def seconds(self) -> float | None:
         """For how long the screen has been frozen, None while it is live."""
-        return None if self._since is None else self._clock() - self._since
+        return None if self._since is None else time.monotonic() - self._since
 
     def past(self, key: str | None) -> HostView | None:
         """Return the host of this source at the moment moved to, None where it was not moved.
@@ -91,7 +89,7 @@ class FrozenView:
             return ""
         past = self.past(now.key) if now is not None else None
         if now is None or now.sampled_seconds is None or past is None:
-            return f"PAUSED {age_text(self._clock() - self._since)}"
+            return f"PAUSED {age_text(time.monotonic() - self._since)}"
         ago = self.ago_seconds(now)
         if ago < 1:
             return "PAST, the newest"

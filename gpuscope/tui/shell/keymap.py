@@ -84,12 +84,12 @@ def key_of(action: str, on: str = "") -> str:
     raise KeyError(f"{on} has no key for {action}")
 
 
-def bindings(actions: Iterable[Action] = ACTIONS) -> list[Binding]:
+def bindings() -> list[Binding]:
     """Return one binding for each key.
 
     An action on one tab comes before one for all tabs that shares its key.
     """
-    ordered = sorted(actions, key=lambda action: not action.where)
+    ordered = sorted(ACTIONS, key=lambda action: not action.where)
     from textual.binding import Binding  # verbs without a screen name keys, and load no Textual
 
     return [
