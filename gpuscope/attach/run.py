@@ -1,7 +1,7 @@
 """``gpuscope run`` becomes the same command, with the probe's hook before PYTHONPATH.
 
 It ends in ``execvpe``, so the process stays the same: pid, exit code, signals and terminal are the
-trainer's own. Beside it stays only a witness of its end (``exit_witness.py``).
+trainer's own, and no process of gpuscope stays with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from ..probe import rendezvous
 from ..probe.rendezvous import RendezvousError
 from ..wire.clean import clean
 from ..wire.files import NotAFile, open_regular
-from . import exit_witness
 from .hook_directory import prepare
 from .on_call import prepare as on_call_settings
 
@@ -323,11 +322,6 @@ def execute(argv: List[str], env: Mapping[str, str], line: str) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
-    if env.get("GPUSCOPE") != "0":
-        try:
-            exit_witness.leave_one(env)
-        except OSError:
-            pass  # the trainer matters more than how it ends
     os.execvpe(argv[0], argv, dict(env))
 
 

@@ -8,7 +8,6 @@ stays unknown. Only the standard library is needed; before Python 3.9 there is n
 from __future__ import annotations
 
 import os
-import select
 import struct
 from typing import Any, Optional
 
@@ -36,13 +35,6 @@ class ExitWatch:
         """Return its status as :func:`os.waitpid` would; None while it runs or if it is unknown."""
         found = self._of_reaped()
         return found if found is not None else self._of_zombie()
-
-    def wait(self) -> None:
-        """Return when the process has ended, at once where there is no pidfd."""
-        if self._fd >= 0:
-            poller = select.poll()
-            poller.register(self._fd, select.POLLIN)
-            poller.poll()
 
     def close(self) -> None:
         """Let go of it."""

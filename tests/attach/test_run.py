@@ -17,11 +17,8 @@ import pytest
 from gpuscope.attach import hook_directory, run
 from gpuscope.errors import UsageError
 from gpuscope.probe import rendezvous
-from gpuscope.process.procfs import stat_of
-from gpuscope.store.blackbox import end_reason, last_words
 from tests.fakes import pythons
 from tests.fakes.cases import each
-from tests.fakes.kernel import exits_are_told
 from tests.fakes.probe_client import (
     ROOT,
     STEPS_OF_TWO_SECONDS,
@@ -781,56 +778,3 @@ def ancestors(pid: int) -> list[int]:
             break
         found.append(pid)
     return found
-
-
-@pytest.mark.skipif(not exits_are_told(), reason="the kernel is older than Linux 6.15")
-@pytest.mark.parametrize(
-    ("end", "said"),
-    [
-        ("os.kill(os.getpid(), 15)", "killed by signal 15"),
-        ("os.kill(os.getpid(), 9)", "killed by signal 9"),
-    ],
-)
-def test_how_a_trainer_ended_that_nobody_watched_stands_in_its_box(tmp_path, end, said):
-    boxes = tmp_path / "boxes"
-    waits = (
-        "import glob\nwhile not glob.glob(os.environ['GPUSCOPE_BLACKBOX_DIR'] + '/*.box'):\n"
-        "    step()\n"
-    )
-    script = write(tmp_path / "train.py", f"{SCRIPT}{waits}{end}\n")
-    code, _, err = finished(script, GPUSCOPE_BLACKBOX_DIR=str(boxes))
-    assert code in (-15, -9), err
-
-    def told() -> str | None:
-        return next((end_reason(last_words(one)) for one in boxes.glob("*.box")), None)
-
-    wait_for(lambda: told() == said)
-
-
-@pytest.mark.skipif(not exits_are_told(), reason="the kernel is older than Linux 6.15")
-def test_the_witness_of_a_trainer_is_not_its_child_and_holds_none_of_its_pipes(tmp_path):
-    script = write(tmp_path / "train.py", f"{SCRIPT}import time\ntime.sleep(60)\n")
-    process = gpuscope_run(script, GPUSCOPE_BLACKBOX_DIR=str(tmp_path / "boxes"))
-
-    def witnesses() -> list[int]:
-        found = []
-        for path in Path("/proc").glob("[1-9]*/cmdline"):
-            try:
-                words = path.read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if any(one.endswith(b"/exit_witness.py") for one in words):
-                found += [int(path.parent.name)] if str(process.pid).encode() in words else []
-        return found
-
-    try:
-        (witness,) = wait_for(witnesses)
-        assert stat_of(witness).ppid != process.pid
-        assert os.getsid(witness) != os.getsid(process.pid)
-        os.kill(witness, signal.SIGTERM)  # as one that is sent to all of a job
-        held = {os.readlink(one) for one in Path(f"/proc/{witness}/fd").iterdir()}
-        assert not any(one.startswith(("pipe:", "socket:")) for one in held)
-    finally:
-        process.kill()
-        process.wait()
-    wait_for(lambda: not witnesses())

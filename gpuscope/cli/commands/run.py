@@ -20,9 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.description = (
         "Start a trainer with gpuscope's probe in it: no code change, no root. The same process "
-        "becomes the trainer, so exit code, signals and terminal are its own. Beside it a small "
-        "process waits for its end and writes down the signal or the exit code, for gpuscope "
-        "doctor (from Linux 6.15 on)."
+        "becomes the trainer, so exit code, signals and terminal are its own."
     )
     parser.add_argument(
         "script",
