@@ -216,7 +216,7 @@ async def test_a_large_terminal_has_of_a_training_what_the_page_of_its_job_has()
         screen = await until(pilot, "Process 48213  train.py", *wanted)
         does = screen.split("─ Process ─")[0]
         assert "◆ Rank 5 waits for input 31 %" in does, "the gravest finding about its job"
-        for label in ("median step ", "GPU memory ", "tensor cores ", "host memory "):
+        for label in ("median step ", "GPU memory ", "tensor cores ", "RSS "):
             assert label in screen.split("─ Last 15 s ─")[1], "in a strip each"
         assert "RSS GiB" not in screen, "what is steady has no chart of its own"
         await pilot.press("S")

@@ -26,7 +26,7 @@ COLUMNS: dict[type[Entity], tuple[tuple[str, str], ...]] = {
         ("power", "power_watts"),
         ("temperature", "temperature_celsius"),
     ),
-    ProcView: (("CPU, of one core", "cpu_percent"), ("host memory", "rss_bytes")),
+    ProcView: (("CPU, of one core", "cpu_percent"), ("RSS", "rss_bytes")),
     TrainerView: (("step", "step_seconds"), ("loss", "loss")),
 }
 USE_COLUMNS = (("memory", "used_bytes"), ("SM share", "sm_percent"))

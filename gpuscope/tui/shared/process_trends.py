@@ -54,7 +54,7 @@ ALLOCATED = TrendReading("allocated by torch", "allocated_bytes", GPU_MEMORY, by
 CORES = TrendReading("CPU", "cpu_percent", CPU, of_a_core_text)
 OF_PROCESS = (
     CORES,
-    TrendReading("host memory", "rss_bytes", MEMORY, bytes_text),
+    TrendReading("RSS", "rss_bytes", MEMORY, bytes_text),
 )
 MOST_GPUS = 4
 

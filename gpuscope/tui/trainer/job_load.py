@@ -13,8 +13,10 @@ from ..charts.trends import Trend, Trends
 from ..shared.host_trends import (
     CPU,
     MEMORY,
+    ROOMY_TREND_ROWS,
     TEMPERATURE,
     celsius_text,
+    host_readings,
     named_trends,
     of_a_core_text,
     power_trends,
@@ -79,7 +81,7 @@ def draw_trends(
         *trainer_trends(session, ranks, window),
         *power_trends(session, devices, None, window, MOST_GPUS),
         *named_trends("CPU", own, cpu, of_a_core_text, top_of_cores(*cpu), CPU),
-        *named_trends("host memory", own, held, bytes_text, token=MEMORY),
+        *named_trends("RSS", own, held, bytes_text, token=MEMORY),
     ]
     if hottest is not None:
         past = thin(session.history(hottest.id, "temperature_celsius", window))
@@ -92,5 +94,7 @@ def draw_trends(
                 hottest.definition.slowdown_celsius,
             )
         )
+    if chart.size.height >= ROOMY_TREND_ROWS * len(trends):
+        trends += host_readings(session, host, window)
     set_title(chart, f"Last {window_text(window)}")
     chart.show(trends, window, host.sampled_seconds, clock)
