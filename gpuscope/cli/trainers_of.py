@@ -146,7 +146,8 @@ def _none(host: HostView | None, place: Target, verb: str, job: str) -> str:
     begin = f"{place.text}:" if place.is_remote and ":" not in place.text else ""
     lines = [f"  gpuscope {verb} {begin}{_pid(one)}    ({_about(one)})" for one in called or jobs]
     if job:
-        nothing = "no running job" if os.path.lexists(place.text) else "no file, host or job"
+        exists = os.path.lexists(place.text)
+        nothing = "no running job" if exists else "no recording, host or job"
         what = f"{len(called)} jobs are called" if called else f"{nothing} is called"
         head = f"{what} {clean(job, 100)}{where if called else ''}. Choose one:"
     else:

@@ -153,6 +153,8 @@ def _attempt(
             raise Unreadable(
                 "foreign", f"compressed by gzip, and damaged at the start: {error}"
             ) from None
+        if not head:
+            raise Unreadable("foreign", "compressed by gzip, and empty or cut off near its start.")
     _refuse_foreign(head)
     protocol = head[1] if head[:1] == b"\x80" and len(head) > 1 else None
     unpickler = Restricted(stream, fix_imports=False, encoding="utf-8", errors="replace")

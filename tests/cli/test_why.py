@@ -481,7 +481,7 @@ def test_where_several_jobs_run_they_are_listed_to_choose_from(ask):
     assert "gpuscope why 1002    (other.py)" in errors
     assert asked == []
     code, _, errors, _ = ask("nobody", "--no-look", frames=two)
-    assert "no file, host or job is called nobody. Choose one:" in errors
+    assert "no recording, host or job is called nobody. Choose one:" in errors
     three = [*two[:-1], *views.trainer(1003, 0, 1, "ada", True, "run-3", "other.py")]
     rows = [views.trainer_row(n, 100, 0.5) for n in (1, 2, 3)]
     three.append(frames.Sample(1, int(views.END * 1e9), h=[views.host_row()], t=rows))

@@ -220,6 +220,10 @@ def test_folder(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path)
     seen = report([str(tmp_path)])
     assert seen.examined == (f"{tmp_path} (2 Python files)",)
+    only = tmp_path / "only"
+    only.mkdir()
+    (only / "train.py").write_text(HEAD)
+    assert report([str(only)]).examined == (f"{only} (1 Python file)",)
     assert len(seen.problems) == 1
     assert f"bad.py:{HEAD.count(chr(10)) + 1} " in seen.problems[0]
 

@@ -145,6 +145,15 @@ def test_foreign_files_are_named_and_what_to_do_is_said(tmp_path):
         assert word in error.what, (name, error.what)
 
 
+def test_a_compressed_file_that_is_cut_off_at_its_start_is_not_called_empty(tmp_path):
+    (tmp_path / "cut").write_bytes(gzip.compress(os.urandom(5000))[:2000])
+    error = refused(tmp_path / "cut")
+    assert (error.code, error.what) == (
+        "foreign",
+        "compressed by gzip, and empty or cut off near its start.",
+    )
+
+
 def test_what_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     assert refused(tmp_path / "fifo").code == "unusable"

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ...text.units import count_text
 from ..finding import Abstained, Evidence, Finding, Fix, Report
 from ..wordings import Wording, Wordings, fill
 
@@ -58,7 +59,11 @@ def report(paths: Iterable[str], on_cpu: bool = False) -> Report:
             abstained += [one for one in undecided if one not in abstained]
             seen.append(name)
         examined += (
-            seen if seen == [path] else [f"{path} ({len(seen)} Python files)"] if seen else []
+            seen
+            if seen == [path]
+            else [f"{path} ({count_text(len(seen), 'Python file')})"]
+            if seen
+            else []
         )
     return Report(
         findings=tuple(findings),
