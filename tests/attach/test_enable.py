@@ -77,6 +77,9 @@ def test_two_files_come_and_exactly_these_go(site, capsys):
     assert listing(site) == before
     assert all(str(site / name) in dry for name in FILES)
     assert "not enabled" in said(capsys, "enable", "--status", code=1)
+    assert cli.main(["enable", "--json"]) == 64, "--status was forgotten: nothing is written"
+    assert "--json goes with --status" in capsys.readouterr().err
+    assert listing(site) == before
     first = said(capsys, "enable")
     assert "$VIRTUAL_ENV" in first
     assert "No torch is installed yet" in first

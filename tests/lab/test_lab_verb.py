@@ -202,6 +202,7 @@ def test_everything_that_was_measured_is_told() -> None:
         "loss curve    unknown: because",
     ]
     assert in_words(metrics.document({}, {}, {})).startswith("0 steps on ")
+    assert in_words({**document, "steps": 1}).startswith("1 step on ")
 
 
 @pytest.mark.parametrize(

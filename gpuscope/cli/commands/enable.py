@@ -14,6 +14,7 @@ from typing import Any
 from ...attach import enable
 from ...attach.enable import HookState
 from ...attach.enable_target import CannotEnable, EnableTarget, find
+from ...errors import UsageError
 from ...exit_status import ExitStatus
 from ...text.units import bytes_text
 from ...wire.clean import clean
@@ -68,6 +69,8 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0: it is enabled; 2: refused or failed, with the next command."""
+    if args.json and not args.status:
+        raise UsageError("--json goes with --status", next="gpuscope enable --status --json")
     try:
         target = find(args.python, os.environ)
         if args.status:

@@ -97,7 +97,8 @@ def scale_text(scale: float) -> str:
 
 def in_words(document: Mapping[str, Any]) -> str:
     """Return the document as a few lines for a person; what is unknown has its reason."""
-    lines = [f"{document['steps']:,} steps on {document['device']}" + _together(document)]
+    steps = count_text(document["steps"], "step")
+    lines = [f"{steps} on {document['device']}" + _together(document)]
     if document["loss_first"] is not None and document["loss_last"] is not None:
         lines.append(f"loss          {document['loss_first']:.4f} → {document['loss_last']:.4f}")
     if document.get("validation_loss") is not None:
