@@ -270,13 +270,30 @@ def _not_found_here(host: HostView | None, pid: int, verb: str) -> str:
     if is_started_with_us(pid):
         return f"{not_started_yet(pid)}\nNext: gpuscope {verb} {pid}    again, once it trains"
     command = _command(pid)
+    named = f"pid {pid}{f' ({command})' if command else ''}"
+    if _without_python(pid):
+        return (
+            f"{named} runs no Python, so it is no training of torch.\n"
+            "Next: gpuscope ps    lists the trainers"
+        )
     return (
-        f"there is no probe in pid {pid}{f' ({command})' if command else ''}. It was not touched.\n"
+        f"there is no probe in {named}. It was not touched.\n"
         "Only a probe inside the process can see this.\n"
         f"Now: gpuscope attach {pid} --inject    (asks first, and shows the overhead)\n"
         "Next run: gpuscope run train.py    or, in the script, import gpuscope; "
         "gpuscope.watch()"
     )
+
+
+def _without_python(pid: int) -> bool:
+    """Return whether it is known that a process runs neither Python nor torch."""
+    from ..attach import maps
+
+    try:
+        paths = {one.path for one in maps.mappings(pid)}
+    except OSError:
+        return False
+    return bool(paths) and not any(word in path for word in ("python", "torch") for path in paths)
 
 
 def not_started_yet(pid: int) -> str:

@@ -380,6 +380,19 @@ def test_of_a_trainer_that_has_ended_its_newest_black_box_is_named(ask, tmp_path
     assert f"gpuscope doctor {box}" in problem
 
 
+def test_a_process_without_python_is_not_offered_a_probe(ask, monkeypatch):
+    monkeypatch.setattr(trainers_of, "NONE_SECONDS", 0.0)
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        command = Path(f"/proc/{other.pid}/cmdline")
+        wait_for(lambda: command.read_bytes().startswith(b"sleep"), 30, "the program")
+        code, _, errors, _ = ask(str(other.pid), frames=frames_of(os.getpid()))
+        other.kill()
+    assert code == 3
+    assert f"pid {other.pid} (sleep 1000) runs no Python, so it is no training" in errors
+    assert "--inject" not in errors
+    assert "Next: gpuscope ps" in errors
+
+
 # ── a whole job, and which one ──
 
 
