@@ -41,11 +41,11 @@ LONGEST = (
     "attach/test_inject.py",
     "predict/test_compiling.py",
     "e2e/test_ssh.py",
-    "doctor/test_gym_cpu.py",
-    "probe/test_time_trainings.py",
-    "lab/test_pitfall_scripts.py",
-    "e2e/test_ssh_password.py",
     "attach/test_enable.py",
+    "doctor/test_gym_cpu.py",
+    "lab/test_pitfall_scripts.py",
+    "lab/test_lab_compiling.py",
+    "e2e/test_ssh_password.py",
 )
 """Files that take more than half a minute. They come first, so that none is begun when
 all others are done: ``make test-all`` gives each worker a file at a time, in this order.

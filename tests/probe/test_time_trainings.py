@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pytest
 
@@ -18,6 +21,8 @@ from tests.fakes.probe_client import Reader, sockets, trainer, wait_for
 LOOKS = 500
 TOLERANCE = 0.08
 """Four standard deviations of a share of a half, found by as many looks."""
+
+ROWS = ("forward", "backward", "optimizer", "validation", "checkpoint", "logging")
 
 BEGIN = """
 import json, sys, time
@@ -145,9 +150,16 @@ while True:
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TRAININGS)
-def test_rows_are_what_the_training_measures(name):
+@dataclass(frozen=True)
+class Measured:
+    """The seconds of each row as the ledger tells them, and the shares that the training knows."""
+
+    seconds: dict[str, float]
+    truth: dict[str, float]
+
+
+def measure(name: str) -> Measured:
+    """Run a training until it was looked at often enough."""
     with trainer(BEGIN + TRAININGS[name], fork=True) as child:
         assert child.stdout is not None
         wait_for(lambda: sockets(child.pid), 60, "a socket")
@@ -168,8 +180,25 @@ def test_rows_are_what_the_training_measures(name):
     for minute in value["minutes"]:
         for row, took, _ in minute["rows"]:
             seconds[row] = seconds.get(row, 0.0) + took
-    total = sum(seconds.values())
-    for row in ("forward", "backward", "optimizer", "validation", "checkpoint", "logging"):
-        truth = (spent.get(row, 0.0) - first.get(row, 0.0)) / (last - clock)
-        assert seconds.get(row, 0.0) / total == pytest.approx(truth, abs=TOLERANCE), (row, seconds)
-    assert seconds.get("unattributed", 0.0) <= 0.02 * total
+    truth = {row: (spent.get(row, 0.0) - first.get(row, 0.0)) / (last - clock) for row in ROWS}
+    return Measured(seconds, truth)
+
+
+@pytest.fixture(scope="module")
+def measured() -> Iterator[dict[str, Future[Measured]]]:
+    """All trainings at once, by name: they sleep most of the time, and a test of each waits."""
+    with ThreadPoolExecutor(len(TRAININGS)) as pool:
+        yield {name: pool.submit(measure, name) for name in TRAININGS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAININGS)
+def test_rows_are_what_the_training_measures(name, measured):
+    found = measured[name].result()
+    total = sum(found.seconds.values())
+    for row, truth in found.truth.items():
+        assert found.seconds.get(row, 0.0) / total == pytest.approx(truth, abs=TOLERANCE), (
+            row,
+            found,
+        )
+    assert found.seconds.get("unattributed", 0.0) <= 0.02 * total
