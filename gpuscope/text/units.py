@@ -149,6 +149,7 @@ def window_text(seconds: float) -> str:
 
     One that is not round has two units: ``4 min 01 s``.
     """
+    seconds = round(seconds) if seconds >= 60 else seconds
     for unit, name in ((3600, "h"), (60, "min"), (1, "s")):
         if seconds >= unit and 2 * seconds % unit == 0:
             short = unit > 1 or seconds < 60

@@ -299,6 +299,17 @@ def test_gpus_of_a_trainer_with_the_same_state_are_one_line_below_it():
     ]
 
 
+def test_a_gpu_that_is_lost_is_no_reason_for_memory_without_an_owner():
+    result = ps_document.document(views.host_of(views.training(3.0)), [])
+    why = (("lost", "the GPU has fallen off the bus"), ("not_visible", "a container sees none"))
+    result["unknown"] += [
+        {"path": f"devices[{at}].processes", "code": code, "reason": reason}
+        for at, (code, reason) in enumerate(why)
+    ]
+    said = [line for line in ps_text.text(result).splitlines() if "has no owner here" in line]
+    assert said == ["– Why some GPU memory has no owner here: a container sees none"]
+
+
 def test_the_text_names_other_models_with_their_size():
     sent = ["tutor (ResNet) 14470144 B, ema (Shadow) 3221225472 B, tex", None]
     assert ps_text._notes({"allocators": [{"other_models": one} for one in sent]}) == [

@@ -226,6 +226,10 @@ def test_a_slow_client_does_not_hold_up_the_others_and_learns_what_it_missed(tra
 
     slow.until(lambda: sum(dropped(slow)) > 3)
     assert not dropped(quick)
+    for frame in slow.frames:
+        if isinstance(frame, Event) and frame.e == "dropped" and not frame.data["events"]:
+            number = frame.data["n"]
+            assert frame.text.startswith(f"{number} sample{'s' * (number != 1)} dropped: ")
 
 
 def test_sixteen_watch_and_the_next_is_told(training):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,6 +23,15 @@ pytest.importorskip("torch")
 
 def events(reader: Reader, kind: str) -> list[frames.Event]:
     return [frame for frame in reader.frames if isinstance(frame, frames.Event) and frame.e == kind]
+
+
+def test_an_instruction_of_no_line_stands_at_that_of_its_function():
+    code = compile("x = 1", "/home/ada/train.py", "exec")
+    frame = SimpleNamespace(f_code=code, f_lineno=None, f_lasti=0, f_back=None)
+    found = code_place.place(frame)
+    assert found is not None
+    assert found.at == "train.py:1 <module>"
+    assert code_place.rows(frame) == [["/home/ada/train.py", 1, "<module>"]]
 
 
 def test_the_limit_grows_with_the_usual_step_but_not_without_bound():

@@ -214,6 +214,7 @@ def test_a_window_that_is_not_round_is_written_like_a_duration():
         "1 h",
         "1.5 h",
     ]
+    assert [window_text(seconds) for seconds in (299.6, 240.4)] == ["5 min", "4 min"]
     assert [window_text(seconds) for seconds in (46, 158, 241.2)] == [
         "46 s",
         "2 min 38 s",

@@ -306,7 +306,7 @@ def row_detail(
         yield [("Fix      ", "muted"), ("none: a fix would gain too little", "faint")]
     if len(row.places) > 1:
         yield []
-        yield [("Lines of code", "title")]
+        yield [("Its lines of code", "title")]
         for place, seconds in row.places[:12]:
             share = percent_text(seconds / ledger.seconds)
             yield [(f"{share:>8}  ", "muted"), (clean(place, PLACE_CELLS), "text")]

@@ -16,6 +16,7 @@ from ....text.process_name import short_script, shown_command
 from ....text.ranges import ranges_text
 from ....text.units import DASH, age_text, bytes_text, percent_text
 from ....wire.columns import rewrite_sizes
+from ....wire.frames import LOST
 from ... import output
 from ...output import gib, number, percent, seconds
 
@@ -30,7 +31,8 @@ def text(result: Mapping[str, Any]) -> str:
         for _, where, reason in output.grouped_problems(result["problems"])
     )
     for row in result["unknown"]:
-        if row["path"] == "processes" or row["path"].endswith("].processes"):
+        listed = row["path"] == "processes" or row["path"].endswith("].processes")
+        if listed and row["code"] != LOST:  # a GPU that is lost has no memory to own
             notes.setdefault(f"Why some GPU memory has no owner here: {row['reason']}")
         elif row["path"].endswith(".sm_percent"):
             notes.setdefault(f"SM use per process: {row['reason']}")
