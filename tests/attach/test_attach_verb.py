@@ -100,7 +100,13 @@ def test_what_cannot_be_is_said_with_its_code(gpuscope, victim):
 
 
 @pytest.mark.parametrize(
-    "words", [["--inject"], ["--detach"], [str(os.getpid()), "--inject", "--detach"]]
+    "words",
+    [
+        ["--inject"],
+        ["--detach"],
+        [str(os.getpid()), "--inject", "--detach"],
+        [str(os.getpid()), "--json"],
+    ],
 )
 def test_options_that_name_no_process_or_contradict_each_other_are_usage(words, capsys):
     assert cli.main(["attach", *words]) == 64

@@ -289,6 +289,8 @@ def test_the_verb_gives_no_verdict_without_a_capacity(capsys: pytest.CaptureFixt
         (["--what-if", "", "--capacity", "much"], "must be a size"),
         (["--capacity", "1GiB"], "--capacity goes with --what-if"),
         (["--what-if", "", "--at", "peak"], "replays one file, without --at"),
+        (["-o", "other.pickle"], "-o is for a trainer, not for a file"),
+        (["--history", "5"], "--history is for a trainer, not for a file"),
         ([str(DEMOS / "leak-before.pickle.gz"), "--what-if", ""], "replays one file"),
     ],
 )

@@ -78,6 +78,11 @@ def run(args: argparse.Namespace) -> int:
         from . import listing as attach_listing
 
         return attach_listing.run(args) if not (args.inject or args.detach) else _which(args)
+    if args.json and not (args.inject or args.detach):
+        raise UsageError(
+            "--json goes with --inject, or without a target",
+            next="gpuscope ps --json    has what the screen shows of the trainers",
+        )
     places = _places(args)
     rows: list[dict[str, Any]] = []
     if args.inject or args.detach:

@@ -99,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
     snapshot_what_if.check_options(args, live)
     if live:
         return snapshot_live.run_live(args)
+    _refuse_options_of_a_pid(args)
     if _on_screen(args):
         from ....tui.app.file_app import show_snapshot
 
@@ -110,6 +111,21 @@ def run(args: argparse.Namespace) -> int:
         return _read(args, newest)
     except SnapshotError as error:
         return _fail(args, error)
+
+
+def _refuse_options_of_a_pid(args: argparse.Namespace) -> None:
+    given = {
+        "-o": args.output is not None,
+        "--history": args.history is not None,
+        "--trial": args.trial,
+        "--force": args.force,
+    }
+    for option, is_given in given.items():
+        if is_given:
+            raise UsageError(
+                f"{option} is for a trainer, not for a file",
+                next="gpuscope ps    lists the trainers with their pids",
+            )
 
 
 def _on_screen(args: argparse.Namespace) -> bool:
