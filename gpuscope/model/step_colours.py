@@ -20,10 +20,10 @@ TOKENS = {
     "read": "outside",
     "copy": "driver",
     "collection": "series7",
+    "checkpoint": "series8",
     "unattributed": "unread",
 }
-"""The colour of each part of a step, wherever and beside whatever it stands. What a step seldom
-has, such as a checkpoint, has that of :data:`REST`.
+"""The colour of each part of a step, wherever and beside whatever it stands.
 
 Those of series 2, 4 and 1 stand under their names as layers of memory, which have patterns of
 their own without colour. What is not attributed is a texture, as memory is that was not read.

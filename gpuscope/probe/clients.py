@@ -102,9 +102,9 @@ class Client:
             self.send(Key(q=sample.q, m=sample.m, t=time.time(), n=len(definitions)))
         self._define(definitions)
         if self._dropped or self.lost:
-            what = [(self._dropped, "sample"), (self.lost, "event")]
+            what = [(self._dropped, "sample", "samples"), (self.lost, "event", "events")]
             text = (
-                " and ".join(f"{n} {name}{'s' * (n != 1)}" for n, name in what if n)
+                " and ".join(f"{n} {one if n == 1 else many}" for n, one, many in what if n)
                 + " dropped: this reader is too slow"
             )
             data: Dict[str, Scalar] = {"n": self._dropped, "events": self.lost}

@@ -34,6 +34,7 @@ _COLOURS: Final = (
     ("series5",   "#b7e87a",          "#768820",          "#96e15a",          "bright_green"),
     ("series6",   "#4a9a2f",          "#0f4a0a",          "#f0b4ff",          "bright_blue"),
     ("series7",   "#7d6b58",          "#ee22cc",          "#ffffbb",          "bright_magenta"),
+    ("series8",   "#b2ff00",          "#4d00ff",          "#b2ff00",          "bright_cyan"),
     ("load1",     "#1f5a4a",          "#78bda4",          "#2f4f78",          "blue"),
     ("load2",     "#237a61",          "#55a88b",          "#42719f",          "cyan"),
     ("load3",     "#299b78",          "#2f9272",          "#5793cf",          "green"),

@@ -48,7 +48,7 @@ UNREAD: Final = "unread"
 """The layer of what nobody has read: a sparse texture in every look, as a fill is an amount."""
 SERIES: Final = ("series1", "series4", "series3", "series2", "series5", "series6")
 """The curves of a chart, in the order in which they are used: the first ones differ the most."""
-RARE: Final = "series7"
+RARE: Final = ("series7", "series8")
 """What is seldom more than a thin layer, and no curve beside six others."""
 STATES: Final = ("ok", "warn", "bad", "idle")
 TEXTS: Final = ("text", "muted", "faint", "title", "accent", *STATES, "badge", "selected")
@@ -57,7 +57,7 @@ LOADS: Final = ("load1", "load2", "load3", "load4")
 """A load by quarters, from little to much. Their height says the same, so that none of them needs a
 contrast of its own.
 """
-TOKENS: Final = (*LAYERS, UNREAD, *TEXTS, "border", *SERIES, RARE, *LOADS)
+TOKENS: Final = (*LAYERS, UNREAD, *TEXTS, "border", *SERIES, *RARE, *LOADS)
 
 DARK: Final = "gpuscope-dark"
 LIGHT: Final = "gpuscope-light"
@@ -246,6 +246,7 @@ MONOCHROME: Final = Glyphs(
         "series5": "⠿",
         "series6": "╱",
         "series7": "≡",
+        "series8": "╲",
         "warn": "!",
         "free": "·",
     },
@@ -303,6 +304,7 @@ ASCII: Final = Glyphs(
         "series5": "/",
         "series6": ":",
         "series7": "*",
+        "series8": "@",
         "warn": "!",
         "free": ".",
     },

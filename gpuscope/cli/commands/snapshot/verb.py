@@ -120,10 +120,10 @@ def _refuse_options_of_a_pid(args: argparse.Namespace) -> None:
         "--trial": args.trial,
         "--force": args.force,
     }
-    for option, is_given in given.items():
+    for name, is_given in given.items():
         if is_given:
             raise UsageError(
-                f"{option} is for a trainer, not for a file",
+                f"{name} is for a trainer, not for a file",
                 next="gpuscope ps    lists the trainers with their pids",
             )
 
