@@ -124,7 +124,6 @@ CHARTS = {
     "a step of a job": tuple(step_colours.SPLIT_TOKENS.values()),
     "curves": theme.SERIES,
     "curves of the Overview": (*overview_charts.TOKENS, "other"),
-    "loads of the only GPU": tuple(token for *_, token in overview_charts.LOADS),
     "memory by module": tuple(token for _, token in tables.TOKENS),
     "memory of a process": (*(token for _, token, _ in chart_series.COUNTED), "driver"),
     "readings over time": host_trends.KINDS,
