@@ -201,3 +201,10 @@ def writes_by_index(batch: int, device: Any) -> Made:
         return table.index_copy(0, to, torch.ones(2, 64, device=device)).float().sum()
 
     return _made(device, forward)
+
+
+def half_convolution(batch: int, device: Any) -> Made:
+    """A convolution in float16 gets images in float32."""
+    model = nn.Conv2d(3, 8, 3).half().to(device)
+    images = torch.randn(batch, 3, 16, 16, device=device)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), lambda: model(images).float().sum()

@@ -129,6 +129,10 @@ def test_values_that_nobody_has_are_doubts(tracer: Tracer) -> None:
         ("two_things", "factory_failed", "not (model, optimizer, forward)"),
         ("vector_loss", "factory_failed", "not a scalar loss"),
         ("mixed_devices", "factory_failed", "same device"),
+        ("mixed_devices", "factory_failed", "cpu and cuda:0"),
+        ("mixed_devices", "factory_failed", "x.to(device)"),
+        ("half_convolution", "factory_failed", "fails in its first step"),
+        ("half_convolution", "factory_failed", "cast one of them"),
         ("into_numpy", "data_dependent", "reads a tensor's memory"),
         ("custom_kernel", "no_fake_kernel", "gpuscope_tests"),
         # the child ends and another one is started

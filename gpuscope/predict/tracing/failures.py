@@ -10,6 +10,7 @@ from typing import Any
 
 from ...wire.code_owner import last_own_line
 from ..request import CannotPredict, Request
+from .fakes import DEVICE
 from .same_types import TypesDiffer
 
 _DISTRIBUTED = os.path.join("torch", "distributed", "")
@@ -19,6 +20,13 @@ _CUDA = re.compile(
     r"not linked with (?:support for )?cuda|Torch not compiled with CUDA|CUDA driver|No CUDA GPUs",
     re.I,
 )
+_TWO_TYPES = re.compile(
+    r"type .{1,60} and (?:bias|weight) type .{1,60} should be the same"
+    r"|(?:have|be of) the same dtype|[Ee]xpected self\.dtype to be equal"
+    r"|to have same dtypes? but|does not match weight dtype"
+    r"|[Ee]xpected scalar type \S+ but found"
+)
+"""What torch says of tensors of two types where its fakes do look at the types."""
 _OPERATOR = re.compile(r"\b(aten|prims|[a-z_]\w*)(?:::|\.)([A-Za-z_]\w*)(?:\.\w+)?")
 
 
@@ -40,6 +48,7 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
     if isinstance(error, CannotPredict):
         return _within(request, error)
     kind, text = type(error).__name__, " ".join(str(error).split())[:400]
+    text = text.replace(str(DEVICE), "cuda:0")  # which has taken the GPU's place
     at = _theirs(error)
     if isinstance(error, TypesDiffer):
         name, *types = error.args
@@ -47,6 +56,18 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
             f"{request.model} fails on a GPU in its first step{at}.",
             f"{name} gets tensors of {' and '.join(types)}, and takes only one type.",
             "cast one of them, as in x.to(y.dtype); autocast casts nothing here",
+        )
+    if _TWO_TYPES.search(text):
+        return CannotPredict(
+            f"{request.model} fails in its first step{at}.",
+            f"{kind}: {text}",
+            "cast one of them, as in x.to(y.dtype)",
+        )
+    if "to be on the same device" in text:
+        return CannotPredict(
+            f"{request.model} fails on a GPU in its first step{at}.",
+            f"{text} The host is cpu.",
+            "move all of them to the device that the factory is given: x.to(device)",
         )
     if kind in ("DynamicOutputShapeException", "DataDependentOutputException"):
         return CannotPredict(
