@@ -100,6 +100,30 @@ async def test_what_is_held_after_each_step_is_a_curve_of_its_own():
         await until(pilot, "Held after each step, GiB", "held after a step", " at step ")
 
 
+def one_that_hangs() -> list[f.Frame]:
+    """Return a training on a CPU whose only process stands in its loader since its 40th step."""
+    frames = views.cpu_only(60.0)
+    for number, sample in enumerate(one for one in frames if isinstance(one, f.Sample)):
+        at = views.PLACES["t"]
+        for row in sample.t:
+            for column, value in jobs.split(0.05).items():
+                row[at[column]] = value
+            if number > 40:
+                row[at["step"]], row[at["step_age_seconds"]] = 400, (number - 40) / 2
+                row[at["stall_at"]] = "/data/train/data.py:88 __getitem__"
+    return frames
+
+
+@in_loop
+async def test_an_only_process_that_hangs_has_its_stack_and_its_steps_are_past():
+    async with make_app(one_that_hangs()).run_test(size=LARGE) as pilot:
+        await until(
+            pilot,
+            *("stalled:", "Where a step went, last 32 steps", "Stack of the training thread"),
+            absent="holds up the others",
+        )
+
+
 def one_gpu() -> list[f.Frame]:
     frames: list[f.Frame] = [views.hello(), views.host_def(), views.gpu(0)]
     frames += views.trainer(48213, 0, 1, "ada", True, "job-a")

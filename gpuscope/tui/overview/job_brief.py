@@ -149,7 +149,8 @@ class JobBrief(Vertical):
         self._key = job.key
         living = [t for t in job.trainers if t.gone is None]
         stall = find_stall(living)
-        stuck = stall.behind[0] if stall is not None and stall.behind else None
+        alone = living[0] if stall is not None and len(living) == 1 else None
+        stuck = stall.behind[0] if stall is not None and stall.behind else alone
         asked = self._asked = stuck is not None and self.session.replay is None
         parts = step_parts(living, host, self.session.history)
         code = self._code_of(parts) if not asked else []
@@ -162,14 +163,15 @@ class JobBrief(Vertical):
         if asked and stuck is not None:
             from ..trainer.hung_stack import hung_lines, stack_title
 
-            set_title(self._stack, f"{stack_title(stuck)}, which holds up the others")
+            others = ", which holds up the others" if alone is None else ""
+            set_title(self._stack, f"{stack_title(stuck)}{others}")
             height, width = self._stack.size.height, self._stack.size.width
             self._stack.show(hung_lines(self.session, stuck, height, width))
         elif code:
             set_title(self._stack, CODE_TITLE)
             self._stack.show(code)
         if parts is not None:
-            self._show_parts(parts, stuck is not None)
+            self._show_parts(parts, stall is not None)
         self._show_about(host, job)
         self._show_loss(host, living, seconds, clock, not asked, curve)
 
