@@ -8,13 +8,14 @@ belong to the trainer.
 from __future__ import annotations
 
 import argparse
+import codecs
 import errno
 import io
 import os
 import re
 import sys
 from importlib import import_module
-from typing import Any, Callable, Dict, List, NoReturn, Optional
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
 from .. import __version__
 from ..errors import UserError
@@ -237,17 +238,45 @@ def _usable_streams() -> None:
 
     Streams that were closed (``>&-``) are connected to the null device, which child processes do
     not inherit, so ``gpuscope run`` leaves them closed for the trainer. A character that the
-    encoding lacks becomes "?". Control characters become visible.
+    encoding lacks becomes a likeness of it, or "?". Control characters become visible.
     """
+    codecs.register_error("gpuscope-likeness", _likeness)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
             continue
         if mode == "w" and stream.errors in ("strict", "surrogateescape"):  # the latter: LC_ALL=C
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="gpuscope-likeness")
         if name == "stderr" or (name == "stdout" and stream.isatty()):
             setattr(sys, name, Printer(stream))
+
+
+_LIKENESS = {
+    **dict.fromkeys("–—−", "-"),
+    **dict.fromkeys("·•", "."),
+    **dict.fromkeys("○●", "o"),
+    "…": "~",
+    "±": "+-",
+    "×": "x",
+    "≈": "~",
+    "≤": "<=",
+    "≥": ">=",
+    "→": ">",
+    "µ": "u",
+    "◆": "*",
+    "▲": "!",
+    "✓": "+",
+}
+"""What stands for our own characters where the encoding of the output has none of them."""
+
+
+def _likeness(error: UnicodeError) -> Tuple[str, int]:
+    """Handle an error of a codec: "?" says nothing, and in a table it reads as unknown."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    wrong = error.object[error.start : error.end]
+    return "".join(_LIKENESS.get(one, "?") for one in wrong), error.end
 
 
 class Printer(io.TextIOWrapper):

@@ -72,11 +72,26 @@ def test_unknown_option_is_a_usage_error():
     ("verb", "encoding"),
     [("ps", "ascii"), pytest.param("devices", "latin-1", marks=pytest.mark.slow)],
 )
-def test_an_encoding_without_our_characters_shows_question_marks(verb, encoding):
+def test_an_encoding_without_our_characters_ends_no_verb(verb, encoding):
     done = gpuscope_cli(verb, encoding=encoding, PYTHONIOENCODING=encoding)
     assert done.returncode in (0, 3)
     assert done.stderr == ""
     assert done.stdout
+
+
+def test_an_encoding_without_our_characters_shows_likenesses():
+    code = (
+        "from gpuscope.cli import main; main._usable_streams();"
+        " print('4 GiB ± 2 %, – µs ○ … \\u00e4')"
+    )
+    done = subprocess.run(
+        [PYTHON, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert (done.stdout, done.stderr) == ("4 GiB +- 2 %, - us o ~ ?\n", "")
 
 
 @pytest.mark.slow
