@@ -208,3 +208,13 @@ def half_convolution(batch: int, device: Any) -> Made:
     model = nn.Conv2d(3, 8, 3).half().to(device)
     images = torch.randn(batch, 3, 16, 16, device=device)
     return model, torch.optim.SGD(model.parameters(), lr=0.1), lambda: model(images).float().sum()
+
+
+def short_labels(batch: int, device: Any) -> Made:
+    """Classes are numbered in 32 bits, as numpy on some systems and many files do."""
+
+    def forward(model: nn.Module) -> Any:
+        labels = torch.randint(64, (batch,), device=device, dtype=torch.int32)
+        return nn.functional.cross_entropy(model(torch.zeros(batch, 64, device=device)), labels)
+
+    return _made(device, forward)

@@ -133,6 +133,8 @@ def test_values_that_nobody_has_are_doubts(tracer: Tracer) -> None:
         ("mixed_devices", "factory_failed", "x.to(device)"),
         ("half_convolution", "factory_failed", "fails in its first step"),
         ("half_convolution", "factory_failed", "cast one of them"),
+        ("short_labels", "factory_failed", "cross-entropy takes classes as int64, and gets int32"),
+        ("short_labels", "factory_failed", "labels.long()"),
         ("into_numpy", "data_dependent", "reads a tensor's memory"),
         ("custom_kernel", "no_fake_kernel", "gpuscope_tests"),
         # the child ends and another one is started
@@ -184,6 +186,11 @@ def test_tensors_of_two_types_that_a_gpu_would_refuse_are_told(
     assert "odd_factories.py:" in what
     assert why.startswith(words)
     assert "cast one of them" in then
+
+
+@pytest.mark.slow
+def test_labels_of_32_bits_are_taken_where_inductor_compiles_the_loss(tracer: Tracer) -> None:
+    assert tracer.trace(Request(f"{ODD}:short_labels", compile=True)).parameters
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from typing import Any
 from ...wire.code_owner import last_own_line
 from ..request import CannotPredict, Request
 from .fakes import DEVICE
-from .same_types import TypesDiffer
+from .same_types import LabelsRefused, TypesDiffer
 
 _DISTRIBUTED = os.path.join("torch", "distributed", "")
 _DEEPSPEED = "deepspeed"
@@ -56,6 +56,12 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
             f"{request.model} fails on a GPU in its first step{at}.",
             f"{name} gets tensors of {' and '.join(types)}, and takes only one type.",
             "cast one of them, as in x.to(y.dtype); autocast casts nothing here",
+        )
+    if isinstance(error, LabelsRefused):
+        return CannotPredict(
+            f"{request.model} fails in its first step{at}.",
+            f"cross-entropy takes classes as int64, and gets {text}.",
+            "labels.long()",
         )
     if _TWO_TYPES.search(text):
         return CannotPredict(

@@ -37,6 +37,15 @@ CAST = frozenset(
 """Those of them that inductor compiles into code of its own, which casts."""
 
 
+_OF_LABELS = (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
+_LABELS = (torch.int64, torch.uint8)
+"""The types of labels that the loss of classes takes, which is what cross-entropy ends in."""
+
+
+class LabelsRefused(RuntimeError):
+    """The loss of classes got labels of another type; ``args`` is the type."""
+
+
 class TypesDiffer(RuntimeError):
     """An operator got tensors of several types; ``args`` are its name and the types."""
 
@@ -44,9 +53,11 @@ class TypesDiffer(RuntimeError):
 def check(func: Any, args: tuple[Any, ...], compiled: bool = False) -> None:
     """Raise :class:`TypesDiffer` where an operator gets several types and takes one.
 
-    A single number without a dimension is left alone, because torch may fill with it. ``compiled``
-    says that the operator is about to be compiled.
+    Of labels it raises :class:`LabelsRefused`. A single number without a dimension is left alone,
+    because torch may fill with it. ``compiled`` says that the operator is about to be compiled.
     """
+    if func in _OF_LABELS and not compiled and args[1].dtype not in _LABELS:
+        raise LabelsRefused(str(args[1].dtype).removeprefix("torch."))
     positions = TOGETHER.get(func)
     if positions is None or len(args) <= positions[-1] or (compiled and func in CAST):
         return
