@@ -187,10 +187,9 @@ def on_the_cpu(scene: LiveScene, job: JobView) -> Findings:
         step, wants_cuda = trainer.number("step_seconds"), trainer.definition.cuda or slow
         built = trainer.definition.torch_version or ""
         no_cuda = built.endswith("+cpu")
-        alike = (t for one in scene.host.jobs for t in living(one) if _bytes_on_the_cpu(t))
-        if no_cuda and trainer.key != next(
-            (one.key for one in alike if one.definition.torch_version == built), trainer.key
-        ):
+        alike = [t for one in scene.host.jobs for t in living(one) if _bytes_on_the_cpu(t)]
+        same = [one.id for one in alike if one.definition.torch_version == built]
+        if no_cuda and trainer.id != min(same):  # the oldest: jobs change their order
             continue
         evidence = [
             Evidence(f"{bytes_text(on_cpu)} of parameters on the CPU, none on a GPU", "probe")

@@ -116,6 +116,7 @@ def test_a_torch_without_cuda_is_one_finding_with_the_command_for_this_driver():
         elif isinstance(frame, f.Def) and frame.host is not None:
             frame.host.cuda_driver_version = "12.8"
     (said,) = (one for one in found(frames) if one.pitfall == "wrong-torch-build-cpu-only")
+    assert said.where == "pid 7021", "the oldest of them, also where another is the first job"
     (fix,) = said.fixes
     assert fix.command.endswith("/whl/cu126"), "a driver for CUDA 12, and no Blackwell"
     assert said.severity == "problem", "as the environment has it"
