@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gpuscope.cli import main as cli
 from gpuscope.cli import tune_offer
+from gpuscope.cli.commands import tune
 from gpuscope.cli.commands.tune import TrialLines
 from gpuscope.cli.progress_line import ProgressLine
 from gpuscope.exit_status import ExitStatus
@@ -176,3 +178,12 @@ def test_the_reason_of_a_baseline_that_fails_is_printed_only_where_no_error_give
     said = out.getvalue().splitlines()
     assert [line.count("There is no module nosuch") for line in said] == [1, 1]
     assert "(the baseline)" in said[0]
+
+
+@pytest.mark.parametrize(("words", "says"), [([], "again"), (["--new"], "without --new")])
+def test_what_continues_a_search_that_was_stopped(words, says, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("GPUSCOPE_LEDGER", str(tmp_path / "lab.sqlite"))
+    stopped = SimpleNamespace(failure=None, found=None, stopped="SIGINT")
+    monkeypatch.setattr(tune.SearchRunner, "run", lambda *_: stopped)
+    assert cli.main(["tune", "mlp-tiny", *words]) == ExitStatus.PROBLEMS
+    assert f"Next: the same command {says} continues here" in capsys.readouterr().err
