@@ -57,11 +57,11 @@ def symptoms(names: tuple[str, ...]) -> tuple[Symptom, ...]:
 
 
 @cache
-def figure_rules() -> dict[str, FigureRule]:
+def figure_rules(name: str = FIGURES) -> dict[str, FigureRule]:
     """Return the rules on figures by their ids. Raises :class:`TableError`."""
     read = partial(_read_rule, kind=FigureRule, causes="votes", cause=FigureVote)
-    rows = _read_rows(FIGURES, "rules", read)
-    return dict(_check_distinct(FIGURES, ((row.id, row) for row in rows)))
+    rows = _read_rows(name, "rules", read)
+    return dict(_check_distinct(name, ((row.id, row) for row in rows)))
 
 
 @cache
