@@ -441,7 +441,9 @@ def top(
         finding = group.first.finding
         times, title = told_of(group, ended)
         line = [sign_of(group.first, glyphs), (times, "muted"), (title, "text")]
-        line += [("  " + where_of(group), "faint")] if times or not group.others else []
+        where = where_of(group, host) if times or not group.others else ""
+        where = where if times else _beyond(title, where)
+        line += [("  " + where, "faint")] if where else []
         out.append((group.key, line))
         if host is not None and (steps := steps_of(finding, bool(host.badge))):
             title = steps[0].title.rstrip(".")
