@@ -289,14 +289,14 @@ async def test_a_chart_names_the_layer_that_the_legend_of_the_devices_lacks():
     frames = views.training()
     for sample in [frame for frame in frames if isinstance(frame, f.Sample)][8:36]:
         sample.a = []
-    for shown, elsewhere in (
-        (frames, "█ allocated  █ cached  ⠢ not read"),
-        (views.training(), "█ allocated  █ cached"),
+    for shown, cells, elsewhere in (
+        (frames, 32, "⠢ not read, others as in GPUs"),
+        (views.training(), 20, "legend as in GPUs"),
     ):
         async with make_app(shown).run_test(size=USUAL) as pilot:
             await until(pilot, "VRAM of GPU 5", "─ █ allocated █ cached █ outside torch █ other")
             chart = pilot.app.screen.query_one(StackedChart)
-            assert styled.plain(chart._legend_lines(33, 7)[1]) == elsewhere
+            assert styled.plain(chart._legend_lines(cells, 7)[1]) == elsewhere
 
 
 def test_curves_of_several_jobs_have_short_names_and_all_of_them_stand_in_the_legend() -> None:

@@ -294,14 +294,15 @@ class StackedChart(TimedChart):
             return [], legend_of(self._legend[self._named :], width - 2, self.legend_elsewhere)
         low = self._is_low(height)
         # where a colour stands for several, no table with one for each explains it
-        elsewhere = "" if self._joined else self.legend_elsewhere
+        shared = not self._unseen.issuperset(self._joined)  # a colour stands for several layers
+        elsewhere = "" if shared else self.legend_elsewhere
         # by all names, or the row would decide what is joined; and none that costs all the layers
         spare = not (low or self._is_low(height - 1)) and super()._legend_lines(width, height)[0]
         for brief in (False, True):
             drawn, weights = self._as_drawn(self._low_legend if low else self._legend, brief)
             rows, weights = height if spare else 0, [] if low else weights
             lines = legend_lines(drawn, width - 2, rows, elsewhere, weights)
-            if not self._joined or is_whole(drawn, lines):
+            if not shared or is_whole(drawn, lines):
                 break
         return lines[0] or [(" ", "text")] if spare else [], lines[1]
 
