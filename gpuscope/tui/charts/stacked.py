@@ -293,13 +293,13 @@ class StackedChart(TimedChart):
         if self._course_rows(height):  # their lines name them
             return [], legend_of(self._legend[self._named :], width - 2, self.legend_elsewhere)
         low = self._is_low(height)
-        # where a colour stands for several, no table with one for each explains it
         shared = not self._unseen.issuperset(self._joined)  # a colour stands for several layers
-        elsewhere = "" if shared else self.legend_elsewhere
         # by all names, or the row would decide what is joined; and none that costs all the layers
         spare = not (low or self._is_low(height - 1)) and super()._legend_lines(width, height)[0]
         for brief in (False, True):
             drawn, weights = self._as_drawn(self._low_legend if low else self._legend, brief)
+            # a table with a colour for each explains none that stands for several: it comes last
+            elsewhere = "" if shared and not brief else self.legend_elsewhere
             rows, weights = height if spare else 0, [] if low else weights
             lines = legend_lines(drawn, width - 2, rows, elsewhere, weights)
             if not shared or is_whole(drawn, lines):
