@@ -616,6 +616,7 @@ async def test_the_cursor_of_the_ranks_is_on_the_one_that_is_told_of_until_the_u
             await pilot.pause()
             told, row = ranks()
             assert told == row, second
+        pane.focus_on(pane._steps)
         await pilot.press("up")
         app.main.refresh_all()
         await until(pilot, "▸ ◆ rank 0", "rank 1 (pid")
