@@ -204,7 +204,7 @@ async def test_a_large_fleet_has_the_recorded_time_the_findings_and_the_jobs_of_
         screen = await until(pilot, "Found and running on foxtrot", "train.py ×6")
         brief = screen.split("Found and running on")[1]
         assert "GPU 5 lost: fallen off the bus" in brief
-        assert "do first" not in brief, "another host's"
+        assert "do first  End the job on it: it cannot go on without this GPU" in brief, "its own"
         await pilot.press("down")
         screen = await until(pilot, "Found and running on bravo", "GPU utilisation", "do first")
         assert "train.py ×8 · pid 48200-48207 · GPU 0-7 · by" in screen
@@ -221,9 +221,9 @@ async def test_long_charts_are_those_of_the_host_under_the_cursor():
         await settled(pilot, "3 hosts")
         await until(pilot, "Found and running on foxtrot", "GPU utilisation, 5 min")
         await pilot.press("down")
-        await until(pilot, "Found and running on bravo", "none for")
+        await until(pilot, "Found and running on bravo", "│ power, ", absent="│ input wait")
         await pilot.press("down")
-        await until(pilot, "Found and running on alpha", absent="none for")
+        await until(pilot, "Found and running on alpha", "│ power, ", "│ input wait")
 
 
 @in_loop
