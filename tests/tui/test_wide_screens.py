@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from gpuscope.store.replay import ReplaySource
@@ -122,6 +124,29 @@ async def test_an_only_process_that_hangs_has_its_stack_and_its_steps_are_past()
             *("stalled:", "Where a step went, last 32 steps", "Stack of the training thread"),
             absent="holds up the others",
         )
+
+
+@in_loop
+async def test_time_and_memory_open_on_the_training_that_has_come_to_hang_on_a_cpu():
+    frames, sound = one_that_hangs(), views.cpu_only(60.0)
+    (frame,) = (one for one in sound if isinstance(one, f.Def) and one.trainer is not None)
+    trainer = dataclasses.replace(frame.trainer, script="sound.py", pid=7001, start=600, proc=120)
+    process = f.ProcDef(7001, 600, views.WALL - 300, "ada", "python sound.py", "python", 1, True)
+    frames[2:2] = [f.Def(120, proc=process), f.Def(320, trainer=trainer)]
+    at = [n for n, frame in enumerate(frames) if isinstance(frame, f.Sample)]
+    for step, n in enumerate(at, 100):
+        frames[n].t.append(views.trainer_row(20, 10 * step, 0.05))
+    app = make_app(frames[: at[30]])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "▸ sound.py", "gpuscope lab", absent="stalled")
+        feed(app, *frames[at[30] :])
+        app.main.refresh_all()
+        await until(pilot, "stalled:")
+        app.main.refresh_all()
+        await pilot.press("3")
+        await until(pilot, "(pid 7021)", "stalled")
+        await pilot.press("2")
+        await until(pilot, "CPU · gpuscope lab (pid 7021)")
 
 
 def one_gpu() -> list[f.Frame]:

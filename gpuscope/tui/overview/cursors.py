@@ -99,7 +99,13 @@ def keep_up(jobs: JobList, devices: LiveTable, host: HostView, session: Session)
         devices.move_to(worse)
         session.selection.propose(TAB, worse)
     stuck = jobs.worst()
-    return stuck is not None and not (jobs.has_focus and jobs.is_on(stuck))
+    if stuck is None:
+        return False
+    if jobs.is_on(stuck):  # the other tabs open on it as well
+        device, trainer = keys_of(host, rank_at_cursor(jobs, host))
+        if trainer is not None:
+            session.selection.propose(TAB, device or session.selection.device, trainer)
+    return not (jobs.has_focus and jobs.is_on(stuck))
 
 
 def _go_to_worst(jobs: JobList, devices: LiveTable, host: HostView, session: Session) -> str:
