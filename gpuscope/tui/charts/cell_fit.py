@@ -39,6 +39,8 @@ because without the smaller one nothing is told apart any more.
 """
 SEEN = 0.5
 """Eighths of a layer from which on it has to be drawn in each column, or in none."""
+FAR_OFF = CELL - 0.5
+"""Eighths that an edge may be off where cells are whole and a layer would have none else."""
 COLUMNS_ASKED = 32
 """As many columns, spread over a chart, say how its layers are drawn."""
 BAR_CELLS = 4
@@ -93,7 +95,8 @@ def _nearest(end: float, zero: int) -> int:
 def _in_whole_cells(ends: list[float], named: list[str], zero: int, kept: str) -> Edges:
     """Return the nearest edges of cells, with one cell at least for what is ``kept`` on top.
 
-    A layer of half a cell or more that has none gets one from a layer beside it that has several.
+    A layer of half a cell or more that has none gets one from a layer beside it that has several,
+    unless its edge would be far off.
     """
     drawn = [zero, *(_nearest(end, zero) for end in ends)]
     if named[-1] == kept:
@@ -108,7 +111,7 @@ def _in_whole_cells(ends: list[float], named: list[str], zero: int, kept: str) -
             moved.append((start - (drawn[at] - CELL), at, drawn[at] - CELL))
         if above < len(ends) and drawn[above + 1] - drawn[above] > CELL:
             moved.append((drawn[above] + CELL - end, above, drawn[above] + CELL))
-        if moved:
+        if moved and min(moved)[0] <= FAR_OFF:
             _, edge, place = min(moved)
             drawn[edge] = place
     return tuple(zip(drawn[1:], named, strict=True))
