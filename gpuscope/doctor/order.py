@@ -10,6 +10,8 @@ from .finding import Confidence, Finding, Severity
 SEVERITIES: dict[Severity, int] = {"problem": 0, "warning": 1, "info": 2}
 CONFIDENCES: dict[Confidence, int] = {"definite": 0, "likely": 1, "prior": 2}
 
+_LEAST = (True, len(SEVERITIES))
+
 
 def rank(findings: Iterable[Finding]) -> list[Finding]:
     """Rank findings: problems before warnings before info.
@@ -18,13 +20,20 @@ def rank(findings: Iterable[Finding]) -> list[Finding]:
     then by their order of arrival. A ``prior`` always counts as info, so it comes after every
     finding with evidence. Findings about a trainer that has ended come last. Of several findings
     with the same pitfall and place only the best is kept, and what is said of a trainer is not said
-    again of the machine.
+    again of the machine, unless it is graver there.
     """
     kept: dict[tuple[str, str], Finding] = {}
     for finding in sorted(map(_bounded, findings), key=_place):
         kept.setdefault((finding.pitfall, finding.where), finding)
-    placed = {(finding.pitfall, finding.title) for finding in kept.values() if finding.where}
-    return [one for one in kept.values() if one.where or (one.pitfall, one.title) not in placed]
+    told: dict[tuple[str, str], tuple[bool, int]] = {}
+    for finding in kept.values():
+        if finding.where:
+            told.setdefault((finding.pitfall, finding.title), _place(finding)[:2])
+    return [
+        one
+        for one in kept.values()
+        if one.where or told.get((one.pitfall, one.title), _LEAST) > _place(one)[:2]
+    ]
 
 
 def _bounded(finding: Finding) -> Finding:

@@ -95,6 +95,8 @@ def _draw_entities(
             continue
         gpu = device.id if device is not None else None
         if record.stale or record.view.gpu != gpu:
+            if record.view is not None:  # the device that it was on before shows it no more
+                touched.add(record.view.gpu)
             points = record.track.points if record.track is not None else None
             record.view, record.stale = (
                 AllocView(*_common(record), record.definition, gpu, points),

@@ -66,6 +66,12 @@ def test_a_prior_is_info_and_sets_no_exit_code():
     assert reports.exit_code(report) == 0
 
 
+@pytest.mark.parametrize(("placed", "told"), [("problem", 1), ("warning", 1), ("info", 2)])
+def test_what_is_said_of_a_trainer_is_not_said_again_unless_it_is_graver(placed, told):
+    given = [finding(severity="warning"), finding(severity=placed, where="rank 0")]
+    assert len(rank(given)) == len(rank(reversed(given))) == told
+
+
 def test_of_one_pitfall_in_one_place_the_best_is_kept():
     found = rank(
         [

@@ -230,15 +230,15 @@ def test_the_file_has_the_results_so_far_when_it_is_cut_off(
     capsys: pytest.CaptureFixture[str],
 ):
     seen = []
-    real = atomic_file.write_text
+    real = atomic_file.write_output
 
-    def write(path: Path, content: str, mode: int) -> None:
-        real(path, content, mode=mode)
+    def write(path: Path, content: bytes) -> None:
+        real(path, content)
         seen.append(json.loads(path.read_text()))
         if len(seen) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(atomic_file, "write_text", write)
+    monkeypatch.setattr(atomic_file, "write_output", write)
     output = tmp_path / "claims.json"
     program()
     assert verb("--quick", "--only", ",".join((*PAIR, "dp-cpu")), "-o", str(output)) == 130

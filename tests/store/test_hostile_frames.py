@@ -321,3 +321,12 @@ def test_history_stays_within_its_budget_while_entities_come_and_go(monkeypatch)
         history.values[-1] == device.number("used_bytes")
         for history, device in zip(kept, devices, strict=True)
     )
+
+
+def test_a_device_lets_go_of_an_allocator_that_is_on_no_device_any_more() -> None:
+    agent = AnyAgent()
+    agent.begin()
+    agent.good_tick(q=0)
+    agent.the_view_holds_together()
+    agent.define(frame=Def(1, alloc=frames.AllocDef(7, 0)))
+    agent.the_view_holds_together()
