@@ -349,11 +349,11 @@ class Probes:
 
     def _note_exit(self, link: ProbeLink) -> None:
         """Keep how the process of a link ended, and let go of it."""
-        known = _exit_reason(link)
+        status = _exit_status(link)
+        known = _exit_reason(status)
         if known and link.pid is not None:
             kept = [*self.exits.items(), ((link.pid, link.start), known)]
             self.exits = dict(kept[-MAX_EXITS:])
-        status = _exit_status(link)
         if status is not None and link.pid is not None and link.start is not None:
             self.on_exit(link.pid, link.start, status)
         if link.exit_watch is not None:
@@ -469,15 +469,14 @@ def _how_it_ended(link: ProbeLink) -> str:
         return f"the probe is gone ({link.closed}); the process continues"
     if link.sent_bye and link.closed != frames.PROGRAM_ENDED:
         return f"{frames.EXITED}{link.closed}"  # it says more than an exit code
-    known = _exit_reason(link)
+    known = _exit_reason(_exit_status(link))
     if known:
         return known
     return f"{frames.EXITED}{link.closed}" if link.sent_bye else frames.NO_LAST_WORDS
 
 
-def _exit_reason(link: ProbeLink) -> str:
-    """Return how a process ended by what the kernel says, "" where it does not."""
-    status = _exit_status(link)
+def _exit_reason(status: Optional[int]) -> str:
+    """Return how a process ended by its status, "" where the kernel tells none."""
     if status is None:
         return ""
     if os.WIFSIGNALED(status):

@@ -313,10 +313,9 @@ def note_exit(pid: int, start: int, status: int) -> None:
         if status == 0:
             os.unlink(path)
             return
-        signal_number, code = status & 0x7F, status >> 8
-        how = {"how": "exit", "code": code}
-        if signal_number:
-            how = {"how": "signal", "signal": signal_number}
+        how = {"how": "exit", "code": os.WEXITSTATUS(status)}
+        if os.WIFSIGNALED(status):
+            how = {"how": "signal", "signal": os.WTERMSIG(status)}
         about["ended"] = {**how, "time": os.fstat(descriptor).st_mtime}
         generation = boxes.newest_generation(head) + 1
         payload = json.dumps(about).encode("ascii")
