@@ -14,7 +14,7 @@ own glyph.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import copy
 from functools import lru_cache
 from types import MappingProxyType
@@ -44,6 +44,8 @@ LAYERS: Final = ("allocated", "cached", "outside", "other", "driver", "free")
 """The layers of a card's memory, bottom to top: torch's live tensors, torch's cache (reserved -
 allocated), what the process holds outside torch, other processes, the driver's reserve, free.
 """
+GREYS: Final = ("driver", "idle")
+"""What several small parts of something are drawn in together: the first that none of them has."""
 UNREAD: Final = "unread"
 """The layer of what nobody has read: a sparse texture in every look, as a fill is an amount."""
 SERIES: Final = ("series1", "series4", "series3", "series2", "series5", "series6")
@@ -83,6 +85,14 @@ FRAMES: Final = frozenset(
     )
 )
 """The colours of what only divides the screen, as the colour itself or its number of sixteen."""
+
+
+def grey_beside(tokens: Collection[str]) -> str:
+    """Return the colour of parts that are drawn as one, beside all that have a colour themselves.
+
+    It is never that of one of them: what is joined is no more of it than it is of another.
+    """
+    return next((token for token in GREYS if token not in tokens), GREYS[-1])
 
 
 def next_theme(now: str) -> str:
@@ -242,6 +252,7 @@ MONOCHROME: Final = Glyphs(
         "outside": "░",
         "other": "⠶",
         "driver": "╳",
+        "idle": "┼",
         "series3": "▓",
         "series5": "⠿",
         "series6": "╱",
@@ -300,6 +311,7 @@ ASCII: Final = Glyphs(
         "outside": "%",
         "other": "+",
         "driver": "x",
+        "idle": "-",
         "series3": "o",
         "series5": "/",
         "series6": ":",

@@ -17,10 +17,11 @@ from gpuscope.tui.charts.cell_fit import (
     CELL,
     FAR_OFF,
     HALF,
+    Rest,
     Stack,
     edges_of,
-    groups_of,
-    in_groups,
+    in_parts,
+    rest_of,
 )
 from gpuscope.tui.charts.stacked import WARNING, _draw
 from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE, UNREAD, Glyphs
@@ -216,8 +217,8 @@ def test_what_is_drawn_of_a_step_is_as_large_as_it_is_in_every_column(
 ) -> None:
     heights = Heights(0, 100.0, rows + 1, HALF / CELL)
     scale, most, whole = heights.each * CELL, (rows + 1) * CELL, glyphs is not UNICODE
-    groups = groups_of(STEPS, scale, HALF, most, whole)
-    parts = [in_groups(one, groups) for one in STEPS]
+    rest = rest_of(STEPS, scale, HALF, most, whole)
+    parts = [in_parts(one, rest) for one in STEPS]
     columns, feet = _draw(parts, rows, heights, glyphs)
     assert feet
     seen = set()
@@ -241,8 +242,8 @@ def test_a_layer_of_about_an_eighth_is_in_all_columns_or_in_none() -> None:
     ]
     for rows in range(3, 32):
         scale, most = (rows + 0.5) * CELL / 60, (rows + 1) * CELL
-        groups = groups_of(steps, scale, HALF, most, whole=False)
-        drawn = [edges_of(in_groups(one, groups), scale, HALF, most) for one in steps]
+        rest = rest_of(steps, scale, HALF, most, whole=False)
+        drawn = [edges_of(in_parts(one, rest), scale, HALF, most) for one in steps]
         assert len({tuple(token for _, token in edges) for edges in drawn}) == 1, rows
 
 
@@ -250,8 +251,8 @@ def test_the_smaller_one_of_two_is_kept_while_it_is_true_to_half_a_cell() -> Non
     """Five percent of a step, at any height of the step in its uppermost cell."""
     steps = [step(36 + n / 2, 1.7 + n % 3 / 10) for n in range(16)]
     scale = 2.4
-    groups = groups_of(steps, scale, HALF, 200, whole=False)
-    assert [token for _, _, token in groups] == ["allocated", "cached"]
+    rest = rest_of(steps, scale, HALF, 200, whole=False)
+    assert rest.tokens == ()
     for one in steps:
         (below, _), (top, _) = edges_of(one, scale, HALF, 200)
         assert abs(top - below - one[1][0] * scale) <= HALF
@@ -261,30 +262,31 @@ def test_without_colour_an_eighth_of_a_step_has_a_cell() -> None:
     for rows in range(7, 30):
         heights = Heights(0, 100.0, rows + 1, HALF / CELL)
         scale, most = heights.each * CELL, (rows + 1) * CELL
-        groups = groups_of(STEPS, scale, HALF, most, whole=True)
-        columns, _ = _draw([in_groups(one, groups) for one in STEPS], rows, heights, MONOCHROME)
+        rest = rest_of(STEPS, scale, HALF, most, whole=True)
+        columns, _ = _draw([in_parts(one, rest) for one in STEPS], rows, heights, MONOCHROME)
         for column in columns:
             assert "cached" in {token for _, token in column}, rows
 
 
 def test_a_layer_that_is_large_for_a_moment_is_not_left_out_of_the_chart() -> None:
     calm, high = step(50.0, 0.2, 5.0), step(50.0, 30.0, 5.0)
-    groups = groups_of([*[calm] * 5, high], 1.0, 0, 88, whole=False)
-    assert "cached" in {token for _, _, token in groups}
+    rest = rest_of([*[calm] * 5, high], 1.0, 0, 88, whole=False)
+    assert "cached" not in rest.tokens
 
 
 def test_what_is_there_alone_for_a_time_is_not_drawn_as_what_comes_later() -> None:
     cached = [((0.0, "allocated"), (2.4, "cached"))] * 5
     both = [((60.0, "allocated"), (2.4, "cached"))] * 20
-    groups = groups_of(cached + both, 1.0, HALF, 88, whole=False)
-    assert groups == ((0, 1, "allocated"), (1, 2, "cached"))
+    rest = rest_of(cached + both, 1.0, HALF, 88, whole=False)
+    assert rest.token in ("", "cached")
 
 
 def test_a_layer_that_has_become_large_is_drawn_whatever_was_joined_before() -> None:
     little = [((1.0, "allocated"), (0.5, "cached"), (6.0, "outside"))] * 20
     grown = [*little, *[((40.0, "allocated"), (0.5, "cached"), (20.0, "outside"))] * 4]
-    now = groups_of(grown, 1.0, HALF, 120, whole=False, before=((0, 3, "outside"),))
-    assert {"allocated", "outside"} <= {token for _, _, token in now}
+    before = Rest(("allocated", "cached"), "driver")
+    now = rest_of(grown, 1.0, HALF, 120, whole=False, before=before)
+    assert not {"allocated", "outside"} & {*now.tokens}
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -295,13 +297,11 @@ def test_what_was_not_read_is_joined_to_nothing_where_it_is_seen(whole: bool) ->
     late = [((1.0, "cached"), (3.0, "outside"), (0.0, UNREAD), (0.1, "other"))] * 3
     late += [((0.0, "cached"), (0.0, "outside"), (40.0, UNREAD), (0.1, "other"))] * 20
     for columns in (soon, late):
-        groups = groups_of(columns, 1.0, 0, 88, whole)
+        rest = rest_of(columns, 1.0, 0, 88, whole)
         names = [token for _, token in columns[0]]
-        (alone,) = (names[a:b] for a, b, _ in groups if UNREAD in names[a:b])
-        assert alone in ([UNREAD], [UNREAD, "other"])
-        assert UNREAD in {token for _, _, token in groups}
-        before = ((0, len(names), UNREAD),)
-        assert groups_of(columns, 1.0, 0, 88, whole, before) == groups
+        assert UNREAD not in (*rest.tokens, rest.token)
+        before = Rest(tuple(names[1:]), "driver")
+        assert rest_of(columns, 1.0, 0, 88, whole, before) == rest
 
 
 def test_what_was_not_read_takes_no_layer_beside_it_away() -> None:
@@ -309,8 +309,8 @@ def test_what_was_not_read_takes_no_layer_beside_it_away() -> None:
     shares = ("allocated", "cached", "outside", UNREAD, "other")
     read = [tuple(zip((9.8, 14.0, 3.0, 0.0, 0.04), shares, strict=True))] * 40
     not_yet = [tuple(zip((0.0, 0.0, 2.0, 8.6, 0.04), shares, strict=True))] * 3
-    groups = groups_of(read + not_yet, 1.0, HALF, 88, whole=False)
-    assert {"allocated", "cached", UNREAD} <= {token for _, _, token in groups}
+    rest = rest_of(read + not_yet, 1.0, HALF, 88, whole=False)
+    assert not {"allocated", "cached", UNREAD} & {*rest.tokens}
 
 
 def test_the_layers_of_a_chart_do_not_come_and_go_with_each_picture() -> None:
@@ -323,10 +323,10 @@ def test_the_layers_of_a_chart_do_not_come_and_go_with_each_picture() -> None:
     changes = 0
     for rows in (4, 9, 13, 19):
         scale, most = (rows + 0.5) * CELL / 100, (rows + 1) * CELL
-        before = groups_of(steps[:40], scale, HALF, most, whole=False)
+        before = rest_of(steps[:40], scale, HALF, most, whole=False)
         for at in range(1, 120):
             shown = steps[at : at + 40 - at % 2]
-            now = groups_of(shown, scale, HALF, most, whole=False, before=before)
+            now = rest_of(shown, scale, HALF, most, whole=False, before=before)
             changes += now != before
             before = now
     assert changes <= 4

@@ -468,46 +468,75 @@ def test_a_low_chart_shows_the_largest_layer_and_the_rest() -> None:
     run(One, body, 60, 20)
 
 
-def test_the_legend_names_a_thin_layer_beside_the_one_that_it_is_drawn_in() -> None:
+def drawn_in(chart: StackedChart, tokens: Tokens) -> set[str]:
+    """The tokens in whose colours a chart is painted."""
+    cells = [
+        part for strip in chart._strips for part in strip if {*part.text} & {*UP[1:], UNICODE.upper}
+    ]
+    inks = {ink for part in cells if part.style for ink in (part.style.color, part.style.bgcolor)}
+    return {token for token in (*LAYERS, "series3", "idle") if tokens.colour(token) in inks}
+
+
+@pytest.mark.parametrize("large", [["allocated"], ["allocated", "cached", "outside"]], ids=len)
+def test_layers_that_are_drawn_as_one_are_grey_and_named_as_the_rest(large: list[str]) -> None:
+    """Never in the colour of one of them, which a table beside it gives to that one alone."""
+
     async def body(pilot: object) -> None:
         app = pilot.app  # type: ignore[attr-defined]
         chart, seconds = app.query_one(TimeChart), [n / 2 for n in range(121)]
-        sizes = {"allocated": 63e6, "cached": 9e6, "outside": 3e6, "other": 1e5}
-        layers = [Layer(token, f"the {token}", [size] * 121) for token, size in sizes.items()]
+        sizes = dict.fromkeys(large, 60e6 / len(large)) | {"series3": 15e5, "driver": 12e5}
+        layers = [
+            Layer(token, f"the part of a step {token}", [size] * 121)
+            for token, size in sizes.items()
+        ]
         chart.show(layers, seconds, 60, None)
+        chart.legend_elsewhere = "legend as in the table"
+        due = (
+            "█ the part of a step allocated  █ rest"
+            if len(large) == 1
+            else "█ rest, others as in the table"
+        )
         for _ in range(100):  # it is painted first, and named then
             await pilot.pause(0.01)  # type: ignore[attr-defined]
-            if "the cached, the outside" in text(app):
+            if due in text(app):
                 break
-        assert "the cached, the outside" in text(app)
-        assert "the other" not in text(app), "nothing of it is seen"
-        tokens = Tokens.of(app)
-        inks = {part.style.color for strip in chart._strips for part in strip}
-        assert tokens.colour("outside") not in inks
+        assert due in text(app)
+        # the usual grey is that of one of them
+        assert drawn_in(chart, Tokens.of(app)) == {*large, "idle"}
 
-    run(FramedTimes, body, 78, 14)
+    run(FramedTimes, body, 44, 14)
 
 
-def test_a_colour_that_stands_for_several_layers_is_never_explained_by_a_table() -> None:
-    """The table has a colour for each of them, and a longer legend has no room."""
-
+def test_a_legend_that_has_no_room_for_all_names_leaves_the_smallest_to_the_rest() -> None:
     async def body(pilot: object) -> None:
         app = pilot.app  # type: ignore[attr-defined]
         chart, seconds = app.query_one(TimeChart), [n / 2 for n in range(121)]
-        chart.legend_elsewhere = "legend as in the table"
-        sizes = {"allocated": 55e6, "cached": 9e6, "outside": 4e6, "driver": 4e6}
-        names = ["the input wait", "the backward pass", "the forward pass", "the optimizer step"]
+        sizes = {"allocated": 55e6, "cached": 19e6, "outside": 14e6, "series3": 12e6}
         layers = [
-            Layer(token, name, [size] * 121)
-            for (token, size), name in zip(sizes.items(), names, strict=True)
+            Layer(token, f"a long name of {token}", [size] * 121) for token, size in sizes.items()
         ]
         chart.show(layers, seconds, 60, None)
         for _ in range(100):
             await pilot.pause(0.01)  # type: ignore[attr-defined]
-            if "the optimizer step, the forward pass" in text(app):
+            if "rest" in text(app):
                 break
-        assert "the input wait" in text(app)
-        assert "the optimizer step, the forward pass" in text(app)
-        assert "as in the table" not in text(app)
+        assert "█ a long name of allocated  █ rest" in text(app)
+        assert drawn_in(chart, Tokens.of(app)) == {"allocated", "driver"}
 
     run(FramedTimes, body, 52, 14)
+
+
+def test_what_is_nowhere_large_enough_to_be_seen_is_not_in_the_legend() -> None:
+    async def body(pilot: object) -> None:
+        app = pilot.app  # type: ignore[attr-defined]
+        chart, seconds = app.query_one(TimeChart), [n / 2 for n in range(121)]
+        sizes = {"allocated": 63e6, "cached": 2e5, "outside": 1e5}
+        layers = [Layer(token, f"the {token}", [size] * 121) for token, size in sizes.items()]
+        chart.show(layers, seconds, 60, None)
+        for _ in range(100):
+            await pilot.pause(0.01)  # type: ignore[attr-defined]
+            if "cached" not in text(app):
+                break
+        assert text(app).splitlines()[-1].strip("╭╮╰╯─ ") == "█ the allocated"
+
+    run(FramedTimes, body, 60, 14)

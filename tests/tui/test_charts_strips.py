@@ -103,8 +103,6 @@ def test_a_legend_says_how_many_it_left_out() -> None:
         "█ allocated █ cached +1",
         "",
     ]
-    lightest_first = "".join(text for text, _ in legend_of(entries, 37, weights=[-3, -2, -1]))
-    assert lightest_first == "█ cached █ other processes +1"
 
 
 COLUMNS = (

@@ -8,27 +8,41 @@ such a cell are moved, by less than half a cell; where that is not enough the sm
 drawn as a part of the larger one of those beside it. Without colour a cell shows one layer, and
 each edge is the nearest edge of a cell, or the next one where a layer of half a cell would vanish.
 
-What would be drawn at another size than it has is joined in all columns of a chart, and not in
-each by itself: else parts would come and go from one column to the next.
+What would be drawn at another size than it has is left to the rest in all columns of a chart, and
+not in each by itself: else parts would come and go from one column to the next. Several layers that
+are drawn as one are grey: the colour of a part never stands for another one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from ...text.styled import Line, Piece, merged
-from ..theme import UNREAD, Glyphs
+from ..theme import UNREAD, Glyphs, grey_beside
 
 Stack = tuple[tuple[float, str], ...]
 """One column, bottom up: (amount, token)."""
 Edges = tuple[tuple[int, str], ...]
 """A column, bottom up: (top of a layer in eighths above the lowest cell's lower edge, token)."""
 
-Groups = tuple[tuple[int, int, str], ...]
-"""Layers that are drawn as one, bottom up: the first, the one after the last, and the token."""
+
+class Rest(NamedTuple):
+    """The layers that have no room of their own, and the token in which they are drawn.
+
+    One of them keeps its own. A ``trace``, of which too little is there to be seen, is drawn as a
+    part of the largest layer, whose token it has then.
+    """
+
+    tokens: tuple[str, ...] = ()
+    token: str = ""
+    trace: bool = False
+
+
+ALL_APART = Rest()
 
 CELL, HALF = 8, 4
 REACH = 3
@@ -46,7 +60,9 @@ COLUMNS_ASKED = 32
 BAR_CELLS = 4
 """A line through a layer's pattern, or along its top that is a line, has one cell of so many."""
 UNTRUE, UNTRUE_AGAIN = 0.05, 0.2
-"""The most columns in which a size may be wrong: with other groups than before, and with those."""
+"""The most columns in which a size may be wrong: with another rest than before, and with that."""
+BRINK = 1.3
+"""How much more a trace may become before it is drawn."""
 
 
 def in_whole_cells(glyphs: Glyphs) -> bool:
@@ -117,93 +133,86 @@ def _in_whole_cells(ends: list[float], named: list[str], zero: int, kept: str) -
     return tuple(zip(drawn[1:], named, strict=True))
 
 
-def groups_of(
+def rest_of(
     stacks: Sequence[Stack | None],
     scale: float,
     zero: int,
     most: int,
     whole: bool,
-    before: Groups = (),
-) -> Groups:
-    """Return the layers that are drawn as one in all columns of a chart.
+    before: Rest | None = None,
+    least: Collection[str] = (),
+) -> Rest:
+    """Return the layers that have no room of their own, and how they are drawn in all columns.
 
-    The smallest ones are joined to the larger one beside them, until what is drawn is as large as
-    it should be in nearly every column. The groups of the picture ``before`` stay while they do.
-    What was not read is joined to nothing, wherever it is seen: no solid colour stands for it.
+    The smallest ones are added to them until what is drawn is as large as it should be in nearly
+    every column. Those ``least`` belong to them in any case. The rest of the picture ``before``
+    stays while it does. What was not read belongs to it only there: no solid colour stands for it.
     """
     columns = list(dict.fromkeys(stack for stack in stacks if stack))
     seen = any(_unread(one) * scale >= 1 for one in columns)  # also in those that are not asked
+    there = {token for stack in columns for amount, token in stack if amount > 0}
     columns = columns[:: math.ceil(len(columns) / COLUMNS_ASKED) or 1]
-    if not columns:
-        return ()
+    if not there:
+        return ALL_APART
+    sizes = {t: [stack[n][0] * scale for stack in columns] for n, (_, t) in enumerate(columns[0])}
+    named = [token for token in sizes if token in there]
 
-    def untrue(groups: Groups) -> float:
-        grouped = (in_groups(stack, groups) for stack in columns if not (seen and _unread(stack)))
-        return sum(not _is_true(one, scale, zero, most, whole) for one in grouped) / len(columns)
+    def sum_of(token: str) -> float:
+        return sum(sizes[token])
 
-    sizes = [[stack[n][0] * scale for stack in columns] for n in range(len(columns[0]))]
-    found: Groups = tuple((n, n + 1, token) for n, (_, token) in enumerate(columns[0]))
-    while len(found) > 1:
-        of_each = [[sum(part) for part in zip(*sizes[a:b], strict=True)] for a, b, _ in found]
-        alone = {n for n, (_, _, token) in enumerate(found) if seen and token == UNREAD}
-        order = [n for n in range(len(found)) if _may_be_joined(of_each, n, alone)]
-        order.sort(key=lambda n: sum(of_each[n]))
-        thin = [n for n in order if _is_thin(of_each[n], whole)]
-        if not order or (not thin and untrue(found) <= UNTRUE):
-            break
-        fewer = [_fewer(found, of_each, n, alone) for n in (thin or order)[: 1 if thin else None]]
-        found = next((one for one in fewer[1:] and fewer if untrue(one) <= UNTRUE), fewer[0])
-    named = tuple(token for _, token in columns[0])
-    same = before and before[-1][1] == len(named) and all(t in named[a:b] for a, b, t in before)
-    same = same and not any(
-        (_is_large(sizes[n]) and named[n] != t)
-        or (seen and UNREAD in named[a:b] and named[n] != UNREAD and max(sizes[n]) >= 1)
-        for a, b, t in before
-        if b - a > 1
-        for n in range(a, b)
-    )
-    stays = same and (len(before) >= len(found) or untrue(found) > 0)
-    if stays and untrue(before) <= UNTRUE_AGAIN:
-        return before
-    return found
+    least = [token for token in least if token in there]
+    largest = max([token for token in named if token not in least] or named, key=sum_of)
+
+    def drawn(tokens: Collection[str]) -> Rest:
+        """Return how these are drawn: one as itself, several in grey, a trace not at all."""
+        joined = tuple(token for token in named if token in tokens)
+        if not joined:
+            return ALL_APART
+        total = [sum(part) for part in zip(*(sizes[t] for t in joined), strict=True)]
+        stays = BRINK if before == Rest(joined, largest, trace=True) else 1.0
+        # beside nothing it is not the largest that would be seen
+        beside = all(at or each < 1 for at, each in zip(sizes[largest], total, strict=True))
+        if beside and _is_trace([size / stays for size in total], whole):
+            return Rest(joined, largest, trace=True)
+        return Rest(joined, joined[0] if len(joined) == 1 else grey_beside(there))
+
+    def untrue(rest: Rest) -> float:
+        shown = (in_parts(one, rest) for one in columns if not (seen and _unread(one)))
+        return sum(not _is_true(one, scale, zero, most, whole) for one in shown) / len(columns)
+
+    order = sorted(named, key=sum_of)
+    order = [t for t in order if t not in (largest, *least) and not (seen and t == UNREAD)]
+    thin = [t for t in order if _is_thin(sizes[t], whole)]
+    order = [t for t in order if t not in thin and not _is_large(sizes[t])]
+    found = drawn({*least, *thin})
+    while order and untrue(found) > UNTRUE:
+        found = drawn({*found.tokens, order.pop(0)})
+    if before is None or before != drawn(before.tokens) or {*before.tokens} - {*named, *least}:
+        return found
+    without = [t for t in named if t not in before.tokens and t != largest]
+    if any(_is_thin([size * BRINK for size in sizes[t]], whole) for t in without):
+        return found
+    kept = {*before.tokens} - {*least}
+    if any(_is_large(sizes[t]) or (seen and t == UNREAD) for t in kept) or largest in kept:
+        return found
+    stays = {*least} <= {*before.tokens} and untrue(before) <= UNTRUE_AGAIN
+    return before if stays and (len(before.tokens) <= len(found.tokens) or untrue(found)) else found
 
 
-def in_groups(stack: Stack, groups: Groups) -> Stack:
-    """Return a column with the layers of each group as one."""
-    return tuple((sum(amount for amount, _ in stack[a:b]), token) for a, b, token in groups)
+def in_parts(stack: Stack, rest: Rest) -> Stack:
+    """Return a column with the rest as one layer at its foot: there the least of it is seen."""
+    if not rest.tokens:
+        return stack
+    amount = sum(part for part, token in stack if token in rest.tokens)
+    others = tuple(one for one in stack if one[1] not in rest.tokens)
+    if rest.trace:
+        return tuple((part + amount * (t == rest.token), t) for part, t in others)
+    # of its colour there may be a layer of which nothing is there
+    return ((amount, rest.token), *(one for one in others if one[1] != rest.token))
 
 
 def _unread(stack: Stack) -> float:
     return sum(amount for amount, token in stack if token == UNREAD)
-
-
-def _beside(sizes: list[list[float]], thin: int, alone: Set[int]) -> int | None:
-    """Return the larger of the layers beside one, of those that what is seen may be joined to."""
-    hidden = max(sizes[thin]) < 1
-    beside = [n for n in (thin - 1, thin + 1) if 0 <= n < len(sizes)]
-    beside = [n for n in beside if hidden or n not in alone]
-    return max(beside, key=lambda n: sum(sizes[n]), default=None)
-
-
-def _fewer(groups: Groups, sizes: list[list[float]], thin: int, alone: Set[int]) -> Groups:
-    """Return groups of which one has become a part of the larger one beside it."""
-    other = _beside(sizes, thin, alone)
-    if other is None:
-        return groups
-    first, last = min(thin, other), max(thin, other)
-    named = other if other in alone else max(thin, other, key=lambda n: sum(sizes[n]))
-    token = groups[named][2]
-    whole = (groups[first][0], groups[last][1], token)
-    return (*groups[:first], whole, *groups[last + 1 :])
-
-
-def _may_be_joined(sizes: list[list[float]], thin: int, alone: Set[int]) -> bool:
-    """Return whether a layer is less than a cell, large in no column, and seen alone in none."""
-    other = _beside(sizes, thin, alone)
-    if other is None or thin in alone or _is_large(sizes[thin]):
-        return False
-    both = zip(sizes[thin], sizes[other], strict=True)
-    return not any(size >= 1 and not beside for size, beside in both)
 
 
 def _is_large(sizes: Sequence[float]) -> bool:
@@ -217,6 +226,12 @@ def _is_thin(sizes: Sequence[float], whole: bool) -> bool:
     seen = [size for size in sizes if size > 0]
     least = HALF if whole else 1
     return not seen or (sum(seen) / len(seen) < least and max(seen) < least * 2)
+
+
+def _is_trace(sizes: Sequence[float], whole: bool) -> bool:
+    """Return whether a layer is nowhere large, and would come and go from column to column."""
+    least = HALF if whole else 1
+    return max(sizes) < least * 2 and min((size for size in sizes if size > 0), default=0) < least
 
 
 def _is_true(stack: Stack, scale: float, zero: int, most: int, whole: bool) -> bool:

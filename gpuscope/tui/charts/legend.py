@@ -22,20 +22,18 @@ LEAST_NAME = 3
 """With fewer cells, what stands before a bracket is left out."""
 
 
-def legend_lines(
-    entries: Entries, cells: int, rows: int, elsewhere: str = "", weights: Sequence[float] = ()
-) -> tuple[Line, Line]:
+def legend_lines(entries: Entries, cells: int, rows: int, elsewhere: str = "") -> tuple[Line, Line]:
     """Return the line below a chart of so many ``rows``, mostly empty, and that in its border.
 
     No entry stands alone on the first line where it can have company. Where even both have no
-    room for all, those of the least weight are left out and counted.
+    room for all, the last ones are left out and counted.
     """
     if rows >= LEAST_ROWS and _cells(entries, 1) > cells:
         for first in (*range(2, len(entries) - 1), 1, len(entries) - 1):
             if _cells(entries[first:], 1) <= cells and _cells(entries[:first], 1) <= cells:
                 gap = 2 if _cells(entries[first:], 2) <= cells else 1
                 return _join(entries[:first], gap), _join(entries[first:], gap)
-    return [], legend_of(entries, cells, elsewhere, weights)
+    return [], legend_of(entries, cells, elsewhere)
 
 
 def is_whole(entries: Entries, lines: tuple[Line, Line]) -> bool:
@@ -53,28 +51,21 @@ def legend_of(
     entries: Entries,
     cells: int,
     elsewhere: str = "",
-    weights: Sequence[float] = (),
 ) -> Line:
     """Return the pieces of a legend that fit into ``cells`` cells.
 
-    Names are cut before entries are left out, unless these have ``weights``. Those left out, the
-    lightest or the last ones, are counted at its end; with ``elsewhere`` that stands in place of a
-    part.
+    Names are cut before entries are left out. Those left out, the last ones, are counted at its
+    end; with ``elsewhere`` that stands in place of a part.
     """
     for gap in (2, 1):
         if _cells(entries, gap) <= cells:
             return _join(entries, gap)
     if elsewhere:
         return [(elsewhere, "muted")] if text_cells(elsewhere) <= cells else []
-    if not weights and (brief := _abbreviated(entries, cells)):
+    if brief := _abbreviated(entries, cells):
         return _join(brief, 1)
-    kept = list(range(len(entries)))
-    while len(kept) > 1:
-        kept.remove(min(reversed(kept), key=lambda at: weights[at] if weights else -at))
-        pieces = [
-            *_join([entries[at] for at in kept], 1),
-            (f" +{len(entries) - len(kept)}", "muted"),
-        ]
+    for kept in range(len(entries) - 1, 0, -1):
+        pieces = [*_join(entries[:kept], 1), (f" +{len(entries) - kept}", "muted")]
         if sum(text_cells(text) for text, _ in pieces) <= cells:
             return pieces
     return []

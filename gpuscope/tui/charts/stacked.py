@@ -14,25 +14,27 @@ from textual.strip import Strip
 
 from ...model.device_state import NEARLY_FULL
 from ...store.view import History
+from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text, percent_text
 from ..theme import Glyphs, Tokens
 from .axes import Heights, even_ticks, mark_unknown, nominal, time_axis
 from .bins import Bins, first_at, hold_seconds
 from .cell_fit import (
+    ALL_APART,
     CELL,
     HALF,
     Edges,
-    Groups,
+    Rest,
     Stack,
     cell_of,
     draw_line,
     edges_of,
     foot_of,
-    groups_of,
-    in_groups,
+    in_parts,
     in_whole_cells,
     on_feet,
+    rest_of,
 )
 from .layer_courses import Course, course_lines, courses_of, is_flat, rows_of_layers, wanted_rows
 from .legend import Entries, is_whole, legend_lines, legend_of
@@ -66,8 +68,8 @@ class Peak(NamedTuple):
 
 
 NO_STEPS = History()
-REST, BAND_ROWS = "driver", 5
-"""The colour of all layers but the largest: in fewer rows there is no room for each of them."""
+BAND_ROWS = 5
+"""In fewer rows all layers but the largest are the rest: there is no room for each of them."""
 MUCH_LARGER = 1.1
 """How many times as large as the largest layer so far another one is before it takes its place."""
 AXIS_HEIGHT, MARKS_HEIGHT, STEPS_HEIGHT = 4, 7, 10
@@ -105,13 +107,10 @@ class StackedChart(TimedChart):
         self._steps = NO_STEPS
         self._peak: Peak | None = None
         self._clock: float | None = None
-        self._low_legend: Entries = ()
-        """What is explained where the largest layer and the rest are drawn."""
         self._largest = ""
-        self._groups: Groups = ()
-        """The layers that are drawn as one, because some of them are too thin."""
-        self._joined: dict[str, str] = {}
-        """The token of each layer that is a part of another one, and the token of that."""
+        """The layer that is drawn beside the rest where there is room for no more."""
+        self._rest, self._spare = ALL_APART, False
+        """What has no room of its own, and whether the legend has a row of the chart."""
         self._unseen: set[str] = set()
         """The tokens of layers that are too thin to be drawn anywhere."""
         self._named = 0
@@ -159,9 +158,6 @@ class StackedChart(TimedChart):
         drawn = [layer for layer in self._layers if any(layer.values)]
         self._named = len(drawn)
         entries = [(glyphs.fill(one.token), one.token, one.label) for one in drawn]
-        first = first_at(seconds, start)
-        sizes = [sum(value or 0.0 for value in one.values[first:]) for one in drawn]
-        weights = [float(sum(size <= other for other in sizes)) for size in sizes]
         kinds = {tick.kind for tick in ticks if tick.seconds >= start}
         entries += [
             (getattr(glyphs, kind), token, label) for kind, token, label in LEGEND if kind in kinds
@@ -171,16 +167,13 @@ class StackedChart(TimedChart):
             entries.append((glyph, WARNING, f"above {percent_text(NEARLY_FULL)}"))
         line = glyphs.dashes if in_whole_cells(glyphs) else glyphs.high
         entries += [(line, "text", peak.label)] if peak and most else []
-        self._low_legend = tuple(entries)
-        if len(drawn) > 2:
-            by_token = {one.token: size for one, size in zip(drawn, sizes, strict=True)}
-            most_of = max(by_token, key=lambda token: by_token[token])
-            if by_token[most_of] > by_token.get(self._largest, 0.0) * MUCH_LARGER:
+        if drawn:
+            first = first_at(seconds, start)
+            sizes = {one.token: sum(value or 0.0 for value in one.values[first:]) for one in drawn}
+            most_of = max(sizes, key=lambda token: sizes[token])
+            if sizes[most_of] > sizes.get(self._largest, 0.0) * MUCH_LARGER:
                 self._largest = most_of
-            largest = next(one for one in entries if one[1] == self._largest)
-            rest = (glyphs.fill(rest_of(self._largest)), rest_of(self._largest), "rest")
-            self._low_legend = (largest, rest, *entries[len(drawn) :])
-        self.legend(entries, [-one for one in weights] + [0.0] * (len(entries) - len(drawn)))
+        self.legend(entries)
         self.repaint()
 
     def _look_for_courses(self, start: float) -> None:
@@ -228,8 +221,6 @@ class StackedChart(TimedChart):
         margin = max((len(label) for _, label in ticks), default=0)
         inner = width - margin - 1
         stacks = stack_columns(self._layers, self._seconds, self._window, self._now, inner)
-        if self._is_low(height) and self._named > 2:
-            stacks = [stack and as_two(stack, self._largest) for stack in stacks]
         if not any(stacks):
             return empty_strips(self._empty, width, height, tokens)
         # in the rows that the layout has for them: in these columns others may be the oldest
@@ -246,9 +237,14 @@ class StackedChart(TimedChart):
         bins = Bins.ending(now, self._window, inner)
         scale, zero, whole = heights.each * CELL, under * HALF, in_whole_cells(tokens.glyphs)
         most = heights.rows * CELL
-        self._groups = groups_of(stacks, scale, zero, most, whole, self._groups)
-        self._name_drawn([stack for stack in stacks if stack], scale)
-        stacks = [stack and in_groups(stack, self._groups) for stack in stacks]
+        room = scale, zero, most, whole
+        before = self._rest
+        self._rest = self._rest_in(stacks, room, (width, height), named=bool(courses))
+        unseen = thinner_than(1 / scale, [stack for stack in stacks if stack], self._rest)
+        if (self._rest, unseen) != (before, self._unseen):
+            self._unseen = unseen
+            self.call_later(self._tell_rest)
+        stacks = [stack and in_parts(stack, self._rest) for stack in stacks]
         columns, feet = _draw(stacks, rows, heights, tokens.glyphs, warned)
         if self._peak is not None and 0 < self._peak.value <= top:
             high = (heights.of(self._peak.value) - under) * 8
@@ -291,51 +287,61 @@ class StackedChart(TimedChart):
     def _legend_lines(self, width: int, height: int) -> tuple[Line, Line]:
         """Return the legend of what is painted in this size, which is never that of another one."""
         if self._course_rows(height):  # their lines name them
-            return [], legend_of(self._legend[self._named :], width - 2, self.legend_elsewhere)
-        low = self._is_low(height)
-        shared = not self._unseen.issuperset(self._joined)  # a colour stands for several layers
-        # by all names, or the row would decide what is joined; and none that costs all the layers
-        spare = not (low or self._is_low(height - 1)) and super()._legend_lines(width, height)[0]
-        for brief in (False, True):
-            drawn, weights = self._as_drawn(self._low_legend if low else self._legend, brief)
-            # a table with a colour for each explains none that stands for several: it comes last
-            elsewhere = "" if shared and not brief else self.legend_elsewhere
-            rows, weights = height if spare else 0, [] if low else weights
-            lines = legend_lines(drawn, width - 2, rows, elsewhere, weights)
-            if not shared or is_whole(drawn, lines):
-                break
-        return lines[0] or [(" ", "text")] if spare else [], lines[1]
+            rest = self._named_rest()
+            others = (*([rest] if rest else []), *self._legend[self._named :])
+            return [], legend_of(others, width - 2, self.legend_elsewhere)
+        # by all names, or the row would decide what is the rest; none that costs all the layers
+        low = self._is_low(height) or self._is_low(height - 1)
+        self._spare = not low and bool(super()._legend_lines(width, height)[0])
+        rows, elsewhere = height if self._spare else 0, self.legend_elsewhere
+        above, border = legend_lines(self._as_drawn(self._rest), width - 2, rows, elsewhere)
+        if elsewhere and border == [(elsewhere, "muted")] and (rest := self._named_rest()):
+            (glyph, token, label), more = rest, elsewhere.removeprefix("legend ")
+            both: Line = [(glyph, token), (f" {label}, others {more}", "muted")]
+            border = both if styled.cells(both) <= width - 2 else legend_of([rest], width - 2)
+        return above or [(" ", "text")] if self._spare else [], border
 
-    def _as_drawn(self, entries: Entries, brief: bool) -> tuple[Entries, list[float]]:
-        """Return a legend in which a layer that has no colour of its own is named beside another's.
+    def _named_rest(self, rest: Rest | None = None) -> tuple[str, str, str] | None:
+        """Return the entry of several layers that are drawn as one."""
+        rest = rest or self._rest
+        if rest.trace or not rest.tokens or rest.token in rest.tokens:
+            return None
+        return self.tokens.glyphs.fill(rest.token), rest.token, "rest"
 
-        With it stand the weights of its entries. Where ``brief``, those beside it are counted.
+    def _as_drawn(self, rest: Rest) -> Entries:
+        """Return a legend of what is drawn, with this rest: each colour stands for one thing."""
+        one = self._named_rest(rest)
+        absent = {*rest.tokens} - {rest.token} | self._unseen
+        kept = [entry for entry in self._legend[: self._named] if entry[1] not in absent]
+        return (*kept, *([one] if one else []), *self._legend[self._named :])
+
+    def _rest_in(
+        self,
+        stacks: Sequence[Stack | None],
+        room: tuple[float, int, int, bool],
+        size: tuple[int, int],
+        named: bool,
+    ) -> Rest:
+        """Return the layers that have no room of their own, in the chart or in its legend.
+
+        Where they are ``named`` elsewhere they need no room in that.
         """
-        parts: dict[str, list[str]] = {}
-        for _, token, label in entries:
-            if token not in self._unseen:
-                parts.setdefault(self._joined.get(token, token), []).append(label)
-        absent = {*self._joined, *self._unseen}
-        kept = [at for at, (_, token, _) in enumerate(entries) if token not in absent]
-        drawn = []
-        for glyph, token, label in (entries[at] for at in kept):
-            others = [one for one in parts[token] if one != label]
-            names = f"{label} +{len(others)}" if brief and others else ", ".join([label, *others])
-            drawn.append((glyph, token, names))
-        return drawn, [self._weights[at] for at in kept if len(self._weights) == len(entries)]
+        (width, height), named = size, named or bool(self.legend_elsewhere)
+        of_each = zip(*(stack for stack in stacks if stack), strict=True)
+        sums = {layer[0][1]: sum(size for size, _ in layer) for layer in of_each}
+        by_size = sorted((token for token in sums if sums[token]), key=lambda token: sums[token])
+        low = self._is_low(height) and self._named > 2
+        by_size.sort(key=lambda token: low and token == self._largest)
+        found = ALL_APART
+        for count in range(max(len(by_size) - 1, 0) if low else 0, len(by_size)):
+            found = rest_of(stacks, *room, self._rest, by_size[:count])
+            entries = self._as_drawn(found)
+            rows = height * self._spare
+            if named or is_whole(entries, legend_lines(entries, width - 2, rows)):
+                break
+        return found
 
-    def _name_drawn(self, stacks: Sequence[Stack], scale: float) -> None:
-        """Name the layers in the legend as they are drawn, and none that is nowhere seen."""
-        joined = {t: one for a, b, one in self._groups for _, t in stacks[0][a:b] if t != one}
-        most = [
-            (max(part[0] for part in layer), layer[0][1]) for layer in zip(*stacks, strict=True)
-        ]
-        unseen = {token for size, token in most if size * scale < 1} - {*joined.values()}
-        if (joined, unseen) != (self._joined, self._unseen):
-            self._joined, self._unseen = joined, unseen
-            self.call_later(self._tell_joined)
-
-    def _tell_joined(self) -> None:
+    def _tell_rest(self) -> None:
         self._fit_legend()
         self.repaint()  # a part of the legend is in the picture
 
@@ -434,16 +440,11 @@ def _stack_at(layers: Sequence[Layer], i: int) -> Stack | None:
     return tuple(stack)
 
 
-def rest_of(largest: str) -> str:
-    """Return the token of all layers but the largest."""
-    return "idle" if largest == REST else REST
-
-
-def as_two(stack: Stack, largest: str) -> Stack:
-    """Return the layers of a column as the largest and, below it, the rest: there it is seen."""
-    of_it = sum(amount for amount, token in stack if token == largest)
-    rest = sum(amount for amount, token in stack if token != largest)
-    return (rest, rest_of(largest)), (of_it, largest)
+def thinner_than(least: float, stacks: Sequence[Stack], rest: Rest) -> set[str]:
+    """Return the tokens of what is nowhere as large as ``least``, or is drawn as something else."""
+    most = [(max(part[0] for part in layer), layer[0][1]) for layer in zip(*stacks, strict=True)]
+    thin = {token for size, token in most if size < least} - {*rest.tokens}
+    return thin | {*rest.tokens} if rest.trace else thin
 
 
 def _draw(

@@ -128,7 +128,6 @@ class Painted(KnowsItsLines):
         self._ground = Color(0, 0, 0)
         self._subtitle: Sequence[Piece] = ()
         self._legend: tuple[tuple[str, str, str], ...] = ()
-        self._weights: Sequence[float] = ()
         self._legend_size = Size(0, 0)  # of the content, for which the legend was cut
         self.paints = 0
         """How many times it was painted: for tests and measurements."""
@@ -188,17 +187,14 @@ class Painted(KnowsItsLines):
     legend_elsewhere = ""
     """The text in place of a legend that does not fit, where another panel explains its colours."""
 
-    def legend(
-        self, entries: Sequence[tuple[str, str, str]], weights: Sequence[float] = ()
-    ) -> None:
+    def legend(self, entries: Sequence[tuple[str, str, str]]) -> None:
         """Show a legend in the border, and where it has no room for all in a line above it.
 
-        Each entry is (glyph, token, label). Where even that is not enough, those of the least
-        weight are left out, without ``weights`` the last ones.
+        Each entry is (glyph, token, label). Where even that is not enough, the last ones are left
+        out.
         """
-        entries = tuple(entries)
-        if entries != self._legend or (weights and list(weights) != self._weights):
-            self._legend, self._weights = entries, list(weights)
+        if (entries := tuple(entries)) != self._legend:
+            self._legend = entries
             self._fit_legend()
 
     def _fit_legend(self) -> None:
@@ -206,8 +202,7 @@ class Painted(KnowsItsLines):
         self.subtitle(self._legend_lines(*self.size)[1])
 
     def _legend_lines(self, width: int, height: int) -> tuple[Line, Line]:
-        elsewhere = self.legend_elsewhere
-        return legend_lines(self._legend, width - 2, height, elsewhere, self._weights)
+        return legend_lines(self._legend, width - 2, height, self.legend_elsewhere)
 
     def render_lines(self, crop: Region) -> list[Strip]:
         self._fit()  # once a frame: asking for size and background is dear

@@ -13,7 +13,7 @@ from ...text.styled import Line
 from ...text.units import brief_duration_text, percent_text
 from ...text.width import cells as text_cells
 from ..cells import fit
-from ..theme import Glyphs
+from ..theme import Glyphs, grey_beside
 from ..widgets.bars import Bar
 
 LEAST_SHARE = 0.005
@@ -22,8 +22,6 @@ BAR_CELLS = 40
 """The cells of the longest bar of a part that has a line of its own."""
 OTHERS = "others"
 """The parts that are drawn and named as one."""
-GREYS = ("driver", "series7", "outside")
-"""The colour of those is the first of these that none of the parts beside them has."""
 
 
 def tokens_of(parts: StepParts) -> Mapping[str, str]:
@@ -33,8 +31,7 @@ def tokens_of(parts: StepParts) -> Mapping[str, str]:
     else:
         found = tokens_of_rows(list(parts.shares))
     if OTHERS in found:
-        beside = {token for name, token in found.items() if name != OTHERS}
-        found[OTHERS] = next(token for token in GREYS if token not in beside)
+        found[OTHERS] = grey_beside({one for name, one in found.items() if name != OTHERS})
     return found
 
 

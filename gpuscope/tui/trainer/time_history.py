@@ -80,7 +80,7 @@ def _together(rest: Mapping[str, Sequence[float | None]]) -> str:
     if len(known) == 1:
         return known[0]
     most = other in known and sums[other] * 2 > sum(sums.values())
-    return f"{other} +{len(known) - 1}" if most else f"{len(known)} others"
+    return f"{other} and {len(known) - 1} more" if most else f"{len(known)} others"
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
