@@ -16,6 +16,7 @@ from typing import Any
 from . import paths
 from .model import alerts_settings
 from .model.alerts_settings import AlertSettings
+from .model.setting import declared, out_of_range, setting, written
 from .text.units import bytes_text
 from .wire.files import open_regular
 
@@ -30,20 +31,37 @@ class Settings:
     ``None`` means: decided by the situation (a link over ssh is slower than a local one).
     """
 
-    rate_hz: float | None = None  # samples a second asked of the agent, 0.1..10
-    charts_seconds: float | None = None  # between two drawings of a chart, 0.5..60
-    theme: str = "dark"  # one of THEMES
-    mouse: bool | None = None
-    redact: bool = True  # arguments of other users' processes
-    ascii: bool = False  # nothing but ASCII is drawn
-    readonly: bool = False  # no signal, attach, snapshot or profile from the screen
-    on_call: bool = False  # gpuscope run sets what a post-mortem needs
+    theme: str = setting(
+        "dark", "the colours; key t chooses others, which are remembered", "light", choices=THEMES
+    )
+    rate_hz: float | None = setting(
+        None, "how often the GPUs and trainings are sampled, per second", 2.0,
+        limits=(0.1, 10.0), unit="Hz", means={None: "1 Hz"},
+    )  # fmt: skip
+    charts_seconds: float | None = setting(
+        None, "the time between two updates of a chart", 2.0,
+        limits=(0.5, 60.0), unit="s", means={None: "2 s here, 5 s over ssh"},
+    )  # fmt: skip
+    mouse: bool | None = setting(
+        None, "take clicks and the wheel from the terminal", False,
+        means={None: "taken here, not over ssh", True: "taken", False: "not taken"},
+    )  # fmt: skip
+    ascii: bool = setting(
+        False, "draw with ASCII characters only", True, means={True: "ASCII", False: "Unicode"}
+    )
+    readonly: bool = setting(
+        False, "no signal, attach, snapshot or profile from the screen", True,
+        means={True: "only looks", False: "may act"},
+    )  # fmt: skip
+    redact: bool = setting(
+        True, "leave out the arguments of other users' processes", True,
+        means={True: "left out", False: "shown"},
+    )  # fmt: skip
+    on_call: bool = setting(
+        False, "gpuscope run --on-call by default: ready for a post-mortem", True,
+        means={True: "by default", False: "if asked"},
+    )  # fmt: skip
     alerts: AlertSettings = field(default_factory=AlertSettings)
-
-
-_RANGES = {"rate_hz": (0.1, 10.0), "charts_seconds": (0.5, 60.0)}
-_CHOICES = {"theme": THEMES}
-_BOOLEANS = ("mouse", "redact", "ascii", "readonly", "on_call")
 
 
 def config_path() -> Path:
@@ -80,7 +98,7 @@ def load(path: Path | None = None) -> tuple[Settings, list[str]]:
 
 def _checked(table: dict[str, Any], text: str, path: Path) -> tuple[Settings, list[str]]:
     settings, problems = Settings(), []
-    known = [one.name for one in fields(Settings)]
+    known = declared(Settings)
     for key, value in table.items():
         if key == "alerts":
             alerts, wrong = alerts_settings.read(value)
@@ -89,25 +107,27 @@ def _checked(table: dict[str, Any], text: str, path: Path) -> tuple[Settings, li
                 f"{path}:{_line_of(text, name)}: alerts.{name}: {why}" for name, why in wrong
             ]
             continue
-        problem = _problem(key, value, known)
+        problem = _problem(key, value)
         if problem:
             problems.append(f"{path}:{_line_of(text, key)}: {key}: {problem}")
         else:
-            change: dict[str, Any] = {key: float(value) if key in _RANGES else value}
+            change: dict[str, Any] = {key: float(value) if known[key].limits else value}
             settings = replace(settings, **change)
     return settings, problems
 
 
-def _problem(key: str, value: Any, known: list[str]) -> str:
+def _problem(key: str, value: Any) -> str:
     """What is wrong with this value, "" when it is fine."""
-    if key not in known:
-        return f"no such setting (there are: {', '.join(known)}); ignored"
-    if key in _RANGES:
-        return alerts_settings.out_of_range(value, _RANGES[key], "using the default")
-    if key in _CHOICES:
-        if value not in _CHOICES[key]:
-            return f"must be one of {', '.join(_CHOICES[key])}; using the default"
-    elif key in _BOOLEANS and not isinstance(value, bool):
+    one = declared(Settings).get(key)
+    if one is None:
+        known = ", ".join(field.name for field in fields(Settings))
+        return f"no such setting (there are: {known}); ignored"
+    if one.limits is not None:
+        return out_of_range(value, one.limits, "using the default")
+    if one.choices:
+        if value not in one.choices:
+            return f"must be one of {one.allowed}; using the default"
+    elif not isinstance(value, bool):
         return "must be true or false; using the default"
     return ""
 
@@ -122,3 +142,22 @@ def _line_of(text: str, key: str) -> int:
 
 def _reason(error: Exception) -> str:
     return (error.strerror or "") if isinstance(error, OSError) else "it is not UTF-8"
+
+
+def example() -> str:
+    """Return a file with every setting, each with what it does and what it may be."""
+    lines = []
+    for head, kind in (("", Settings), ("[alerts]", AlertSettings)):
+        if head:
+            lines += ["", f"{head}  # only what is named here is watched"]
+        for name, one in declared(kind).items():
+            note = one.does if isinstance(one.example, bool) else f"{one.does}; {one.allowed}"
+            if kind is Settings and None in one.means:
+                note += f"; by default {one.means[None]}"
+            line = f"{name} = {written(one.example)}"
+            lines += [f"{line:26}# {note}"] if len(line) < 26 else [f"# {note}", line]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(example(), end="")

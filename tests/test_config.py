@@ -9,7 +9,10 @@ from dataclasses import replace
 import pytest
 
 from gpuscope import config
+from gpuscope.model.alerts_settings import AlertSettings
+from gpuscope.model.setting import declared
 from gpuscope.tui.background import view_state
+from gpuscope.tui.shell.session import LOCAL_CHARTS_SECONDS, REMOTE_CHARTS_SECONDS, USUAL_HZ
 
 
 def test_no_file_means_defaults_and_silence(tmp_path):
@@ -71,6 +74,26 @@ def test_unreadable_files_are_named(tmp_path, content):
     settings, problems = config.load(path)
     assert settings == config.Settings()
     assert str(path) in problems[0]
+
+
+@pytest.mark.parametrize("kind", [config.Settings, AlertSettings])
+def test_every_value_of_a_setting_has_a_meaning(kind):
+    usual = kind()
+    for name, setting in declared(kind).items():
+        values = [getattr(usual, name), setting.example, *setting.choices]
+        values += [True, False] if isinstance(setting.example, bool) else []
+        for value in values:
+            shown = setting.value_text(tuple(value) if isinstance(value, list) else value)
+            assert shown.strip(), (name, value)
+            assert shown.strip() != str(value) or setting.choices or name == "on_alert"
+
+
+def test_what_is_said_of_a_default_by_the_situation_is_what_a_session_does():
+    said = declared(config.Settings)
+    assert said["rate_hz"].value_text(None) == f"{USUAL_HZ:g} Hz"
+    assert said["charts_seconds"].value_text(None) == (
+        f"{LOCAL_CHARTS_SECONDS:g} s here, {REMOTE_CHARTS_SECONDS:g} s over ssh"
+    )
 
 
 def test_where_the_files_are(monkeypatch, tmp_path):

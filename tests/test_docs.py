@@ -120,8 +120,9 @@ def test_the_exit_codes_of_the_page_on_commands_are_those_of_the_program():
     assert tuple(map(int, re.findall(r"\b\d+\b", said[1]))) == codes
 
 
-def test_the_page_on_settings_names_each_one_and_its_example_is_accepted(tmp_path):
+def test_the_page_on_settings_explains_each_one_as_declared_and_its_example_is_accepted(tmp_path):
     (example,) = re.findall(r"```toml\n(.*?)```", SETTINGS, re.DOTALL)
+    assert example == config.example(), "python -m gpuscope.config prints it"
     (short,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
     for text in (example, short):
         path = tmp_path / "config.toml"

@@ -1,59 +1,63 @@
 """The table ``[alerts]`` of the config file.
 
 Only what it names is watched; without it there are no alerts.
-
-::
-
-    [alerts]
-    temperature_celsius = 87            # of a device's core
-    memory_percent = 97                 # of a device
-    throttle = true                     # its clock is held down by heat, power or hardware
-    ecc = true                          # uncorrected memory errors
-    xid = true                          # the driver reported an error of a device
-    lost = true                         # no program can rely on a device: it is lost, hangs, has failed
-    stall = true                        # a trainer of mine makes no step
-    slower = true                       # steps of a trainer of mine take longer than before, to stay
-    spinning = true                     # a device waits for a rank that hangs
-    filling = true                      # the training on a device is about to run out of memory
-    starved = true                      # a device waits for the input of its training
-    tensor_idle = true                  # a device works hard beside idle tensor cores
-    gone = true                         # a trainer or a GPU process of mine ended
-    for_seconds = 10                    # so long must it last before it fires, and be over before it clears
-    bell = true
-    on_alert = ["notify-send", "gpuscope"]   # started without a shell; the alert is on its standard input, as JSON
-    on_alert_seconds = 10               # then it is ended
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from .setting import NOT_WATCHED, declared, out_of_range, setting
+
 MAX_WORDS, MAX_WORD_CHARS = 32, 1024
+
+
+def _watch(does: str) -> Any:
+    return setting(False, f"alert when {does}", True, means=NOT_WATCHED)
 
 
 @dataclass(frozen=True, slots=True)
 class AlertSettings:
     """None and False: not watched."""
 
-    temperature_celsius: float | None = None
-    memory_percent: float | None = None
-    throttle: bool = False
-    ecc: bool = False
-    xid: bool = False
-    lost: bool = False
-    stall: bool = False
-    slower: bool = False
-    spinning: bool = False
-    filling: bool = False
-    starved: bool = False
-    tensor_idle: bool = False
-    gone: bool = False
-    for_seconds: float = 10.0
-    bell: bool = False
-    on_alert: tuple[str, ...] = ()
-    on_alert_seconds: float = 10.0
+    temperature_celsius: float | None = setting(
+        None, "alert when a GPU is this hot", 87,
+        limits=(20.0, 120.0), unit="°C", means=NOT_WATCHED,
+    )  # fmt: skip
+    memory_percent: float | None = setting(
+        None, "alert when so much of a GPU's memory is used", 97,
+        limits=(1.0, 100.0), unit="%", means=NOT_WATCHED,
+    )  # fmt: skip
+    throttle: bool = _watch("heat, power or hardware lowers a GPU's clock")
+    ecc: bool = _watch("a GPU has an uncorrected memory error")
+    xid: bool = _watch("the driver reports an error of a GPU (an XID)")
+    lost: bool = _watch("a GPU is lost, hangs or has failed")
+    stall: bool = _watch("a training of mine makes no more steps")
+    slower: bool = _watch("a training of mine becomes slower and stays so")
+    spinning: bool = _watch("a GPU waits for a rank that hangs")
+    filling: bool = _watch("a training is about to run out of GPU memory")
+    starved: bool = _watch("a GPU waits for the input of its training")
+    tensor_idle: bool = _watch("tensor cores are idle on a busy GPU: float32?")
+    gone: bool = _watch("a training or GPU process of mine ends")
+    for_seconds: float = setting(
+        10.0, "how long it must last to alert, and be over to clear", 10,
+        limits=(0.0, 3600.0), unit="s",
+    )  # fmt: skip
+    bell: bool = setting(
+        False, "ring the terminal's bell at each alert", True,
+        means={True: "rings", False: "silent"},
+    )  # fmt: skip
+    on_alert: tuple[str, ...] = setting(
+        (), "run this at each alert; its stdin gets the alert as JSON",
+        ["notify-send", "gpuscope"],
+        takes="a list of words, which no shell reads", means={(): "no command"},
+    )  # fmt: skip
+    on_alert_seconds: float = setting(
+        10.0, "how long that command may run before it is stopped", 10,
+        limits=(0.5, 600.0), unit="s",
+    )  # fmt: skip
 
     @property
     def any(self) -> bool:
@@ -70,12 +74,6 @@ WATCHED = (
     "tensor_idle", "gone",
 )  # fmt: skip
 """Settings that are true where something is watched."""
-RANGES = {
-    "temperature_celsius": (20.0, 120.0),
-    "memory_percent": (1.0, 100.0),
-    "for_seconds": (0.0, 3600.0),
-    "on_alert_seconds": (0.5, 600.0),
-}
 
 
 def read(table: object) -> tuple[AlertSettings, list[tuple[str, str]]]:
@@ -88,36 +86,26 @@ def read(table: object) -> tuple[AlertSettings, list[tuple[str, str]]]:
             ("alerts", "must be a table: write [alerts] and its settings below; no alerts now")
         ]
     settings, problems = AlertSettings(), []
-    known = [field.name for field in fields(AlertSettings)]
+    known = declared(AlertSettings)
     for key, value in table.items():
-        problem = _problem(key, value, known)
+        problem = _problem(key, value)
         if problem:
             problems.append((str(key), problem))
         else:
-            change: dict[str, Any] = {key: float(value) if key in RANGES else value}
+            change: dict[str, Any] = {key: float(value) if known[key].limits else value}
             if key == "on_alert":
                 change = {key: tuple(value)}
             settings = replace(settings, **change)
     return settings, problems
 
 
-def out_of_range(value: object, limits: tuple[float, float], then: str) -> str:
-    """Say what is wrong with a setting that is to be a number within ``limits``.
-
-    The bounds are included, and ``then`` says what happens; "" when it is fine. True and False are
-    no numbers here, nor is NaN.
-    """
-    low, high = limits
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        return f"must be a number from {low:g} to {high:g}; {then}"
-    return ""
-
-
-def _problem(key: str, value: Any, known: list[str]) -> str:
+def _problem(key: str, value: Any) -> str:
+    known = declared(AlertSettings)
     if key not in known:
         return f"no such alert setting (there are: {', '.join(known)}); ignored"
-    if key in RANGES:
-        return out_of_range(value, RANGES[key], "not watched until it is")
+    limits = known[key].limits
+    if limits is not None:
+        return out_of_range(value, limits, "not watched until it is")
     if key == "on_alert":
         if isinstance(value, str):
             return (

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuscope.config import Settings
+from gpuscope.model.alerts_settings import AlertSettings
 from gpuscope.tui.app.palette import Palette
 from gpuscope.tui.app.palette_entries import PaletteEntry, matching_entries, score
 from gpuscope.tui.app.settings_dialog import SettingsDialog
@@ -13,6 +15,7 @@ from gpuscope.tui.app.word_dialog import WordDialog
 from gpuscope.tui.doctor.dialogs import ExplainDialog
 from gpuscope.tui.shell.actions import ACTIONS
 from gpuscope.tui.shell.keymap import key_text
+from gpuscope.tui.widgets.table import LiveTable
 from tests.fakes import jobs, views
 from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.snapshots import text
@@ -280,6 +283,35 @@ async def test_settings_show_the_file_and_change_what_can_be_changed(tmp_path, m
         await until(pilot, "light", "mine only")
         assert app.theme == "gpuscope-light"
         assert app.session.state.mine
+
+
+@pytest.mark.slow
+@in_loop
+async def test_settings_explain_the_one_under_the_cursor_and_each_where_there_is_room(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    settings = Settings(alerts=AlertSettings(starved=True, temperature_celsius=87.0))
+    for size, beside in (((80, 24), False), ((120, 40), True)):
+        app = make_app(views.training(4.0), settings=settings)
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, "─ GPUs")
+            app.open("settings")
+            await until(pilot, "charts_seconds")
+            assert isinstance(app.screen, SettingsDialog)
+            assert ("draw with ASCII" in text(app)) is beside
+            app.screen.query_one(LiveTable).move_to("starved")
+            await until(pilot, "starved: alert when a GPU waits for the input", "true: watched")
+            await until(pilot, "(the file)", "true or false", "starved = true below [alerts]")
+            app.screen.query_one(LiveTable).move_to("temperature_celsius")
+            await until(pilot, "this hot", "87 °C", "20 to 120 °C", "temperature_celsius = 87")
+            app.screen.query_one(LiveTable).move_to("gone")
+            await until(pilot, "a training or GPU process of mine ends", "(default)")
+            await pilot.press("enter")
+            await until(pilot, "gpuscope never writes the file: write gone = true there")
+            app.screen.query_one(LiveTable).move_to("theme")
+            await pilot.press("enter")
+            await until(pilot, "now      light  (chosen here)")
 
 
 def test_every_word_of_a_query_must_be_in_an_entry():
