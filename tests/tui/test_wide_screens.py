@@ -17,6 +17,7 @@ from gpuscope.tui.widgets.pane import set_title
 from gpuscope.tui.widgets.text import Lines
 from gpuscope.wire import frames as f
 from tests.fakes import fleet, jobs, views
+from tests.fakes.asked import AskedSource, gives
 from tests.recordings import REDACTED
 from tests.tui.pilot import at_the_jobs, feed, in_loop, make_app, until
 from tests.tui.snapshots import text
@@ -207,6 +208,57 @@ def test_a_wide_job_has_its_texts_in_a_line_and_up_to_three_charts_in_a_row() ->
     assert arrange(120, 45, ("step", "loss", "memory", "pace", "events"))[0] == ["step", "loss"]
     few = arrange(200, 45, ("memory", "load", "trends", "events"))
     assert few == [["memory", "load", "trends"], ["events"]]
+
+
+def test_a_memory_that_says_little_stands_small_beside_the_texts_of_a_job() -> None:
+    cured = arrange(200, 45, ("step", "trends", "cure", "held", "events"))
+    assert cured == [["cure", "held", "events"], ["step", "trends"]]
+    calm = arrange(200, 45, ("step", "load", "trends", "held", "events"))
+    assert calm == [["step", "load", "trends"], ["held", "events"]]
+    narrower = arrange(130, 45, ("step", "pace", "held", "events"))
+    assert narrower == [["step", "pace"], ["held", "events"]]
+    hangs = arrange(130, 45, ("stack", "step", "pace", "events"))
+    assert hangs == [["stack", "events"], ["step", "pace"]]
+
+
+def on_a_cpu(*rss: float) -> tuple[list[f.Frame], dict[str, object]]:
+    """Return a training of 20 s whose memory was so, and its steps of the 5 minutes before."""
+    frames = views.cpu_only(20.0)
+    samples = [one for one in frames if isinstance(one, f.Sample)]
+    for number, sample in enumerate(samples):
+        held = int(rss[number * len(rss) // len(samples)])
+        sample.p = [views.row("p", 121, cpu_percent=90.0, rss_bytes=held)]
+    first = min(one.m for one in samples)
+    moments = [first - (300 - 2 * n) * 10**9 for n in range(150)]
+    steps = {"m": moments, "step": [*range(150)], "step_seconds": [0.2] * 150}
+    return frames, {"trainer": steps, "allocators": []}
+
+
+@in_loop
+async def test_a_steady_or_young_memory_of_a_process_leaves_its_rows_and_says_since_when_it_is():
+    frames, recent = on_a_cpu(views.GIB)
+    source = AskedSource(frames, recent=gives(recent))
+    async with GpuscopeApp(Session(source=source), "overview").run_test(size=LARGE) as pilot:
+        await open_the_job(pilot)
+        screen = await until(pilot, "over 10 min", "some since gpuscope started, ")
+        rows = screen.splitlines()
+        begins = next(n for n, row in enumerate(rows) if "─ Memory of the process " in row)
+        assert "since gpuscope started, " in rows[begins]
+        assert begins >= len(rows) - 12, "it has few rows"
+        for wanted in ("RSS ", "input wait "):
+            assert wanted in screen, "a line says it"
+
+
+@in_loop
+async def test_a_memory_of_a_process_that_changes_has_a_chart_of_its_own():
+    frames, _ = on_a_cpu(views.GIB, 2 * views.GIB, 3 * views.GIB)
+    async with make_app(frames).run_test(size=LARGE) as pilot:
+        await open_the_job(pilot)
+        screen = await until(pilot, "Memory of the process over 30 s")
+        rows = screen.splitlines()
+        begins = next(n for n, row in enumerate(rows) if "─ Memory of the process " in row)
+        assert "─ Last 30 s ─" in rows[begins], "beside the others, and as high"
+        assert "since gpuscope started" not in screen
 
 
 @in_loop

@@ -20,10 +20,12 @@ from ...model.time_ledger import JUDGED_SECONDS, of_trainer
 from ...model.valid_history import while_it_answers, while_it_steps
 from ...store.view import History, by_id
 from ...text.units import bytes_text, window_text
+from ...text.width import cells as text_cells
 from ..charts.axes import loss_axis
 from ..charts.chart_series import process_layers, thin
 from ..charts.line import LineChart, Series
 from ..charts.load_strips import LoadStrips
+from ..charts.spark import is_steady
 from ..charts.stacked import Layer, Peak, StackedChart, TimeChart
 from ..charts.trends import Trends, moves
 from ..memory.timeline import ticks
@@ -37,7 +39,7 @@ from ..shell.clock_at import clock_at
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
 from .hung_stack import hung_lines, stack_title
-from .job_load import draw_load, draw_trends, ranks_of
+from .job_load import draw_load, draw_trends, ranks_of, since_looked
 from .job_pace import draw_pace
 from .step_layers import measured, of_ledger
 
@@ -57,12 +59,22 @@ MOST_LINES, TALL_ROWS, EVENTS_ROWS, LEAST_EVENTS_ROWS = 2, 36, 8, 4
 line of its own below them, of so many rows at most and at least.
 """
 FRAME_ROWS, AXIS_ROWS = 2, 2
+UNIT_CELLS = 7
+"""What the unit and the corners take of a title."""
 USUAL_PANELS = 4
 COLUMNS = 100
 """The charts are drawn again when time has moved by one of so many columns."""
-TEXTS = ("stack", "cure", "events")
-STACK_ROWS = 12
-"""Lines of a stack that have room where texts stand beside each other."""
+TEXTS = ("stack", "cure", "held", "events")
+STACK_ROWS, HELD_ROWS = 12, 8
+"""Lines of a stack, and of a memory that says little, that have room where texts stand beside each
+other.
+"""
+STEADY_MEMORY = 0.05
+"""A memory of a process that changes by no more of its largest value is worth no chart."""
+YOUNG_SHARE, LATE_SHARE = 0.25, 0.1
+"""A memory of which less of the time is known says little; and a chart that begins so much later
+than the steps says since when it is.
+"""
 BROAD = ("step", "memory", "load", "trends", "cure")
 """What a wide terminal shows: what moves has a chart, what does not has a line of one."""
 CALM = ("step", "loss", "memory", "pace", "events")
@@ -91,14 +103,20 @@ def arrange(width: int, height: int, order: Sequence[str], first: int = 0) -> li
             in_line = len(texts) if len(charts) > across else across
             rows = [charts[at : at + in_line] for at in range(0, len(charts), in_line)]
             return [texts, *rows]
+        charts = [name for name in charts if name != "held"]
+        if across == 2 and "stack" in charts and "memory" not in charts:
+            charts.remove("stack")
+            rows = [charts[at : at + across] for at in range(0, len(charts), across)]
+            return [["stack", "events"], *rows]
+        below = ["held", "events"] if "held" in order else ["events"]
         alone = across > 2 and "cure" not in charts  # two texts stand well beside each other
         if alone and across < len(charts) < 2 * across:  # what happened is not high
             across -= len(charts) == across + 1
-            return [charts[:across], charts[across:], ["events"]]
+            return [charts[:across], charts[across:], below]
         if len(charts) < 2 * across:
-            return [charts[:across], [*charts[across:], "events"]]
+            return [charts[:across], [*charts[across:], *below]]
         turned = [charts[(place + first) % len(charts)] for place in range(len(charts))]
-        return [turned[:across], turned[across : 2 * across], ["events"]]
+        return [turned[:across], turned[across : 2 * across], below]
     turned = [order[(place + first) % len(order)] for place in range(len(order))]
     lines = min(height // USUAL_ROWS or height // LEAST_ROWS, len(order) // across, MOST_LINES)
     shown = turned[: across * lines]
@@ -125,6 +143,7 @@ class JobCharts(Grid):
             "step": self._step,
             "loss": self._loss,
             "memory": self._memory,
+            "held": self._memory,
             "pace": self._pace,
             "events": self.events,
             "stack": self.stack,
@@ -140,9 +159,10 @@ class JobCharts(Grid):
         self._drawn: object = None
         self._events_rows = 0
         self._seconds, self._moving = WINDOWS[USUAL_WINDOW], False
+        self._memory_moves = False
 
     def compose(self) -> ComposeResult:
-        for panel in self._panels.values():
+        for panel in dict.fromkeys(self._panels.values()):
             panel.display = False
             yield panel
 
@@ -167,6 +187,8 @@ class JobCharts(Grid):
         if self._usual[0] != due:
             known = self.session.history(trainer.id, "step", WINDOWS[USUAL_WINDOW]).seconds
             span, most = now - known[0] if known else 0.0, USUAL_WINDOW
+            if trainer.minutes:  # the chart of a step shows so much at least, and the others too
+                span = max(span, min(window_of_minutes(trainer, now), JUDGED_SECONDS))
             age = trainer.number("step_age_seconds") or 0.0
             if age > WINDOWS[USUAL_WINDOW] / 2:  # what came before that is worth more
                 span, most = age * 1.25, len(WINDOWS) - 1
@@ -180,6 +202,24 @@ class JobCharts(Grid):
         if ranks and not self._moving:
             self._moving = moves(self._history(ranks[0].id, "loss", self._seconds))
         return self._moving
+
+    def memory_moves(self, trainer: TrainerView, now: float) -> bool:
+        """Return whether the memory of a trainer is worth a chart: once it is, the chart stays.
+
+        That of a process has to change; that of a GPU is worth one once enough of it is known.
+        """
+        if not self._memory_moves:
+            allocator = _allocator_of(trainer)
+            on_gpu = allocator is not None and allocator.definition.ordinal >= 0
+            if on_gpu and allocator is not None:
+                past = self._history(allocator.id, "allocated_bytes", self._seconds)
+            else:
+                process = trainer.process if trainer.process is not None else -1
+                past = self._history(process, "rss_bytes", self._seconds)
+            known = now - past.seconds[0] if past.seconds else 0.0
+            enough = known >= YOUNG_SHARE * self._seconds
+            self._memory_moves = enough and (on_gpu or not is_steady(past.values, STEADY_MEMORY))
+        return self._memory_moves
 
     @property
     def seconds(self) -> float:
@@ -204,10 +244,11 @@ class JobCharts(Grid):
         ``known`` says what there is to show: ``loss`` that a rank reports one, ``step`` its parts,
         ``stack`` that stacks can be asked for. A panel without readings is no use of the room.
         ``load`` that it is on GPUs, ``cure`` that there is something to do about it, ``moving``
-        that its loss changes. ``telling`` shows what is wrong with the job: it comes first, behind
+        that its loss changes, ``memory`` that its memory says more than a line could.
+        ``telling`` shows what is wrong with the job: it comes first, behind
         the stack of a hang.
         """
-        loss = "loss" in known
+        loss, memory = "loss" in known, "memory" in known or telling == "memory"
         if width >= WIDEST and height >= TALL_ROWS:
             others = ("stack",) if hangs and "stack" in known else ()
             wanted = (*others, *BROAD, *(["loss"] if loss and "moving" in known else []))
@@ -221,6 +262,14 @@ class JobCharts(Grid):
             self._order = CALM if loss else CALM_WITHOUT_LOSS
         if width < WIDEST and "step" not in known and self._order in (CALM, CALM_WITHOUT_LOSS):
             self._order = [name for name in self._order if name != "step"]  # the pace says it
+        if not memory:  # a line of the readings says how much it is
+            self._order = [name for name in self._order if name != "memory"]
+            beside = {"stack", "cure"} & {*self._order}
+            two_lines = width < WIDEST and loss and "stack" not in beside  # of charts, four in all
+            if width < WIDE or height < TALL_ROWS or two_lines:
+                self._order.append("memory")
+            elif len(beside) < (2 if width >= WIDEST else 1):
+                self._order.append("held")
         if telling:
             self._order = [*self._order, *([telling] if telling not in self._order else [])]
             before = {"stack": 0, telling: 1}
@@ -230,13 +279,15 @@ class JobCharts(Grid):
         texts = [at for at, line in enumerate(lines) if set(line) <= {*TEXTS} and len(lines) > 1]
         if texts and lines[texts[0]] != ["events"]:
             stack = STACK_ROWS + 2 if "stack" in lines[texts[0]] else 0
-            told = min(max(told, self.cure.rows + 2, stack), height // 2)
+            held = HELD_ROWS + 2 if "held" in lines[texts[0]] else 0
+            told = min(max(told, self.cure.rows + 2, stack, held), height // 2)
         if (lines, told) == (self._arranged, self._events_rows):
             return
         self._arranged, self._drawn, self._events_rows = lines, None, told
         self.display = bool(lines)
-        for name, panel in self._panels.items():
-            panel.display = name in self.shown
+        shown = {self._panels[name] for name in self.shown}
+        for panel in self._panels.values():
+            panel.display = panel in shown
         if lines:
             across = max(map(len, lines))
             self.styles.grid_size_columns = across
@@ -281,7 +332,7 @@ class JobCharts(Grid):
             self._draw_step(host, trainer, window, clock)
         if "pace" in self.shown:
             draw_pace(self._pace, self.session, host, trainer, window, clock)
-        if "memory" in self.shown:
+        if self._memory.display:
             self._draw_memory(host, trainer, window, clock)
         if "load" in self.shown:
             lines = [line for line in self._arranged if not {*line} <= {*TEXTS}]
@@ -314,10 +365,24 @@ class JobCharts(Grid):
         """There is no rank to draw."""
         self._drawn = None
 
-    def _over(self, what: str, trainer: TrainerView, window: float | None = None) -> str:
+    def _over(
+        self, what: str, trainer: TrainerView, window: float | None = None, since: str = ""
+    ) -> str:
         d = trainer.definition
         rank = f" of {name_of(trainer)}" if d.rank is not None and d.world_size != 1 else ""
-        return f"{what}{rank} over {window_text(window or self._seconds)}"
+        over = f"over {window_text(window or self._seconds)}"
+        room = self._memory.size.width - UNIT_CELLS
+        said = (since, since.partition(",")[0]) if since else ()
+        fits = (one for one in said if text_cells(f"{what}{rank} {one}") <= room)
+        return f"{what}{rank} {next(fits, over)}"
+
+    def _since(self, trainer: TrainerView, host: HostView, moments: Sequence[float]) -> str:
+        """Say since when readings are known that begin later than the steps of their trainer."""
+        steps = self.session.history(trainer.id, "step", self._seconds)
+        late = (
+            moments and steps.seconds and moments[0] - steps.seconds[0] > LATE_SHARE * self._seconds
+        )
+        return since_looked(self.session, steps, host.sampled_seconds) if late else ""
 
     def _draw_loss(
         self, host: HostView, trainer: TrainerView, window: float, clock: float | None
@@ -372,11 +437,7 @@ class JobCharts(Grid):
     def _draw_memory(
         self, host: HostView, trainer: TrainerView, window: float, clock: float | None
     ) -> None:
-        allocator = next(
-            (a for a in trainer.allocators if a.definition.ordinal >= 0),
-            trainer.allocators[0] if trainer.allocators else None,
-        )
-        peak = None
+        allocator, peak = _allocator_of(trainer), None
         on_cpu = allocator is None or allocator.definition.ordinal < 0
         if on_cpu:
             layers, moments = process_layers(self._history, trainer.process, allocator, window)
@@ -399,7 +460,7 @@ class JobCharts(Grid):
             window,
             None,
             host.sampled_seconds,
-            self._over(what, trainer),
+            self._over(what, trainer, since=self._since(trainer, host, moments)),
             ticks=ticks(host.marks, ids),
             steps=self._history(trainer.id, "step", window),
             peak=peak,
@@ -425,3 +486,9 @@ class JobCharts(Grid):
         ]
         layers = [Layer("allocated", "allocated", highest), Layer("cached", "cached", cached)]
         return layers, thinned.seconds
+
+
+def _allocator_of(trainer: TrainerView) -> AllocView | None:
+    """Return the allocator of a GPU, or else that of the CPU."""
+    first = trainer.allocators[0] if trainer.allocators else None
+    return next((a for a in trainer.allocators if a.definition.ordinal >= 0), first)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...store.view import DeviceView, HostView, TrainerView
-from ...text.units import bytes_text, window_text
+from ...store.view import DeviceView, History, HostView, TrainerView
+from ...text.units import age_text, bytes_text, window_text
+from ...text.width import cells as text_cells
 from ..charts.chart_series import thin
 from ..charts.load_lanes import gpu_lanes
 from ..charts.load_strips import LoadStrips
@@ -35,6 +36,18 @@ def ranks_of(host: HostView, trainer: TrainerView) -> list[TrainerView]:
     job = trainer.definition.job
     others = [t for t in host.trainers if job and t.definition.job == job and t.gone is None]
     return [trainer, *(t for t in others if t.key != trainer.key)]
+
+
+def since_looked(session: Session, steps: History, now: float | None) -> str:
+    """Say since when this viewer reads a trainer whose ``steps`` its probe has of the time before.
+
+    "" where it has seen all of them.
+    """
+    seen = steps.seen_since
+    if seen is None or now is None or not steps.seconds or seen <= steps.seconds[0] or seen > now:
+        return ""
+    what = "gpuscope started" if session.replay is None else "the recording began"
+    return f"since {what}, {age_text(now - seen)} ago"
 
 
 def devices_of(host: HostView, ranks: Sequence[TrainerView]) -> list[DeviceView]:
@@ -96,5 +109,16 @@ def draw_trends(
         )
     if chart.size.height >= ROOMY_TREND_ROWS * len(trends):
         trends += host_readings(session, host, window)
-    set_title(chart, f"Last {window_text(window)}")
+    title_trends(chart, session, host, trainer, window)
     chart.show(trends, window, host.sampled_seconds, clock)
+
+
+def title_trends(
+    chart: Trends, session: Session, host: HostView, trainer: TrainerView, window: float
+) -> None:
+    """Give the readings their title, which says since when those are that begin later."""
+    steps = session.history(trainer.id, "step", window)
+    since = since_looked(session, steps, host.sampled_seconds)
+    title = f"Last {window_text(window)}; some {since}" if since else f"Last {window_text(window)}"
+    room = (chart.size.width or text_cells(title)) - 2
+    set_title(chart, title if text_cells(title) <= room else title.partition(",")[0])

@@ -187,6 +187,9 @@ class JobScreen(FullScreen):
         known += ["step"] if parts is not None else []
         known += ["load"] if devices_of(host, job.trainers) else []
         known += ["moving"] if self._charts.loss_moves(job) else []
+        first, now = job.trainers[0] if job.trainers else None, host.sampled_seconds
+        moving = first is not None and self._charts.memory_moves(first, now or 0.0)
+        known += ["memory"] if moving else []
         self._case = case_of_job(host, job, self.session.doctor.cases)
         known += ["cure"] if self._case is not None else []
         left = height - len(rows) if charts else 0

@@ -27,6 +27,7 @@ from ..processes import text as words
 from ..processes.idle import Idleness
 from ..processes.process_series import charts_of, least_of, series_of, top_of
 from ..processes.training_text import memory_lines, training_lines
+from ..shared.host_trends import ROOMY_TREND_ROWS, host_readings
 from ..shared.next_step import case_of_job, finding_line
 from ..shared.process_trends import living_uses, process_trends, trainer_in
 from ..shared.trainer_actions import ask_in
@@ -39,6 +40,7 @@ from ..widgets.question_dialog import ask
 from ..widgets.text import Lines
 from .hung_stack import hung_lines, stack_title
 from .job_charts import JobCharts
+from .job_load import title_trends
 from .job_text import telling_chart
 
 if TYPE_CHECKING:
@@ -55,8 +57,9 @@ LEAST_CHART_ROWS, BELOW_ROWS, MOST_BELOW = 6, 11, 3
 widest there are so many at most.
 """
 AXIS_ROWS, FRAME_ROWS = 2, 2
-LEAST_STACK_ROWS, FEW_STACK_ROWS = 6, 3
-"""Rows of the stack that the histories leave free at least, and on a narrow screen."""
+LEAST_STACK_ROWS, FEW_STACK_ROWS, MOST_STACK_ROWS = 6, 3, 24
+"""Rows of the stack that the histories leave free at least, and on a narrow screen, and its most.
+"""
 MOST_ADVICE, FEW_ADVICE_ROWS = 0.5, 6
 """The share of the rows that what to do may take beside the texts, and its rows above them."""
 
@@ -86,6 +89,7 @@ class OneProcessScreen(ChartedScreen):
         self._stack = Lines(classes="panel", id="stack")
         self._job = JobCharts(session)
         """The charts of the job of a process that trains, beside the texts."""
+        self._stack_rows = LEAST_STACK_ROWS
 
     def compose(self) -> ComposeResult:
         panels = (
@@ -202,6 +206,8 @@ class OneProcessScreen(ChartedScreen):
         known += ["loss"] if trainer.number("loss") is not None else []
         parts = step_parts([trainer], host, self.session.history)
         known += ["step"] if parts is not None else []
+        moving = self._job.memory_moves(trainer, host.sampled_seconds or 0.0)
+        known += ["memory"] if moving else []
         left = height - (len(advice) + FRAME_ROWS if advice else 0)
         hangs = find_stall(job.trainers) is not None
         telling = telling_chart(host, job, self.session.history)
@@ -223,7 +229,12 @@ class OneProcessScreen(ChartedScreen):
             panel.styles.height = "1fr"
         set_title(panel, f"{stack_title(trainer)}, now")
         if panel.size.height:
-            panel.show(hung_lines(self.session, trainer, panel.size.height, panel.size.width))
+            most = MOST_STACK_ROWS if self.wide else panel.size.height
+            lines = hung_lines(self.session, trainer, most, panel.size.width)
+            if len(lines) > self._stack_rows:  # it grows, and does not go up and down by every look
+                self._stack_rows = len(lines)
+                self.call_after_refresh(self._draw)
+            panel.show(lines[: panel.size.height])
 
     def _draw_job(self, host: HostView, process: ProcView, trainer: TrainerView) -> None:
         """Draw the charts of the job of a trainer, and the histories of its process in strips."""
@@ -234,14 +245,18 @@ class OneProcessScreen(ChartedScreen):
             self._job.show_texts(host, job, trainer)
         window = self._job.seconds
         trends = process_trends(host, process, window, self.session.history)
+        left = self._left_rows() - AXIS_ROWS - FRAME_ROWS
         least = LEAST_STACK_ROWS + FRAME_ROWS if self._stack.display else 0
-        room = self._left_rows() - AXIS_ROWS - FRAME_ROWS - least
+        whole = self._stack_rows + FRAME_ROWS if self._stack.display else 0
+        if left - whole >= ROOMY_TREND_ROWS * len(trends):
+            trends += host_readings(self.session, host, window)
+        room = left - least
         if least:  # the first ones say most, and the stack more than the others
             trends = trends[: max(room, 1)]
         wanted = sum(MOST_ROWS if is_seen(one) else 1 for one in trends) + len(trends) - 1
-        rows = max(min(wanted, room), len(trends))
+        rows = max(min(wanted, room), len(trends), left - whole)
         self._trends.styles.height = rows + AXIS_ROWS + FRAME_ROWS
-        set_title(self._trends, f"Last {window_text(window)}")
+        title_trends(self._trends, self.session, host, trainer, window)
         self._trends.show(trends, window, host.sampled_seconds, clock_at(self.session, host))
 
     def _left_rows(self) -> int:
