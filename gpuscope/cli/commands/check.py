@@ -76,11 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the verb and return its exit code.
-
-    0: all budgets hold. 1: warnings. 2: a budget is broken. 3: something could not be checked. 64:
-    wrong usage, also in the configuration.
-    """
     from ...check import run
     from ...check.document import document
     from ...check.text import lines

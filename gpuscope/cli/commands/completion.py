@@ -19,7 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: printed."""
     from ..command_tree import commands
     from ..completion_scripts import SHELLS as SCRIPTS
 

@@ -25,7 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: it is not enabled (any more); 2: refused or failed, with the next command."""
     try:
         target = find(args.python, os.environ)
         found = enable.look(enable.folder_of(target, args.user, "disable"), target)

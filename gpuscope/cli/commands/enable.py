@@ -68,7 +68,6 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: it is enabled; 2: refused or failed, with the next command."""
     if args.json and not args.status:
         raise UsageError("--json goes with --status", next="gpuscope enable --status --json")
     try:

@@ -57,7 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return the exit code: 0 after a signal to end, 3 with a reason, 64 for an invalid address."""
     try:
         from ...export import run as export
         from ...export.page import SeriesLimits

@@ -51,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: recorded as asked; 2: it ended early, what came is kept; 3: nothing was recorded."""
     from ...wire.recording import RecordingError
 
     if args.file.is_dir():

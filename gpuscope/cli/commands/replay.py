@@ -26,7 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: left by the user; 3: the file is no recording that can be read."""
     from ...store.replay import ReplaySource
 
     if not os.path.lexists(args.file):

@@ -39,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: written; 1: written, but not all could be read; 3: there is nothing to report."""
     from ... import __version__
     from ...process.atomic_file import write_output
     from ...report import page

@@ -129,11 +129,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search and print what was found; return the exit code.
-
-    0: something faster was found. 1: the baseline is the best, or the search ended early. 2: it was
-    stopped. 3: nothing runs, there is no Python with torch, or the ledger cannot be used.
-    """
+    """Search and print what was found."""
     began = time.monotonic()
     if args.gpu is not None:
         os.environ[VISIBLE] = str(args.gpu)

@@ -95,7 +95,7 @@ Judge = Callable[["HostView", float], "WaitResult | None"]
 
 
 def run(args: argparse.Namespace, make_source: Callable[[float], Source] | None = None) -> int:
-    """The exit code of the table above (``make_source`` is for tests)."""
+    """Run the verb; tests pass ``make_source``."""
     with contextlib.ExitStack() as stack:
         verdict = _prepared(args, stack, make_source)
     if verdict.out:

@@ -68,12 +68,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the verb and return its exit code.
-
-    0: the user left, or the targets were listed, attached or detached. 2: refused, busy or not
-    agreed to. 3: it could not be checked, or there is no such process. 64: options that contradict
-    each other.
-    """
     if not (args.targets or args.hosts or args.selector or args.via):
         from . import listing as attach_listing
 

@@ -66,7 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: nothing wrong; 1: warnings; 2: problems; 3: something could not be checked; 64: usage."""
     known = table.load()
     if args.list or args.explain is not None:
         return _explain(args, known)

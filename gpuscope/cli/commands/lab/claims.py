@@ -65,12 +65,6 @@ def _claims(text: str) -> tuple[Claim, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure the claims, or list them.
-
-    Exit code 0: each claim is decided or cannot be tested here; 1: some are undecided; 3: no
-    Python with torch, or nothing can be measured; 64: no such claim; 130: Ctrl-C, with the
-    results so far.
-    """
     if args.list:
         if args.json or args.format == "json":
             listed = {"claims": [_listed_document(claim) for claim in args.only]}

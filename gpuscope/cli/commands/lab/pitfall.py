@@ -37,8 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Replace this process by the training, whose exit code becomes this one's.
 
-    The function returns only in these cases: 0, the list was printed; 3, there are no scripts, no
-    Python with torch, or too few GPUs; 64, there is no such pitfall.
+    The function returns only where no training was started.
     """
     pitfalls = load()
     if args.name is None:

@@ -110,10 +110,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one action on the ledger and return the exit code.
-
-    0: done. 2: there is no such run. 3: the ledger or a recording cannot be read. 64: wrong usage.
-    """
     actions = {
         "show": _show,
         "compare": _compare,

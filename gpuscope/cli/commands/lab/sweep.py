@@ -104,12 +104,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run a sweep or resume one, and return the exit code.
-
-    0: every run ended well. 1: some runs failed or were refused. 2: all failed, or the sweep was
-    stopped. 3: there is no Python with torch, or the ledger cannot be used. 64: a toggle has no
-    such value, or nothing is varied.
-    """
     _writable(args.output)
     ledger = RunLedger()
     earlier = stored(ledger, args.resume) if args.resume else None

@@ -32,12 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train in the TUI or headless, and return the exit code.
-
-    0: all steps are done, or the user stopped a run without a number of steps. 2: the training
-    failed, was cut short or was refused. 3: there is no Python with torch. 64: a toggle has no such
-    value.
-    """
+    """Train in the TUI or headless."""
     config = LabConfig.from_arguments(args)
     if not (args.headless or args.json):
         from ....tui.app.launch import run_app

@@ -39,7 +39,6 @@ class ContextNotMeasured(UserError):
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: measured and kept; 3: could not be."""
     try:
         gpu, torch, found, stages = measure(args.timeout)
         path = keep(gpu, torch, found)

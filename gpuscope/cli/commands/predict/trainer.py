@@ -79,7 +79,6 @@ class MeasuredTrainer:
 
 
 def run(args: argparse.Namespace, target: str) -> int:
-    """0: measured, and it fits; 1: too close; 2: does not fit; 3: could not be told."""
     began = time.monotonic()
     try:
         found = live(int(target)) if target.isdigit() else recorded(target)

@@ -173,11 +173,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, tracer: Tracer | None = None) -> int:
-    """Run the verb and return its exit code.
-
-    0: it fits, or no card was named. 1: it is too close to tell. 2: it does not fit. 3: it cannot
-    be predicted. 64: wrong usage. Tests pass ``tracer``.
-    """
+    """Run the verb; tests pass ``tracer``."""
     if args.measure:
         from . import measure as predict_measure
 

@@ -66,11 +66,7 @@ def is_pid(target: str) -> bool:
 
 
 def run_live(args: argparse.Namespace) -> int:
-    """Run the verb on a trainer and return its exit code.
-
-    0: the snapshot was taken (or the history was set). 3: it could not be taken, and the reason was
-    printed. 64: the options contradict each other.
-    """
+    """Run the verb on a trainer."""
     if args.trial and not args.history:
         raise UsageError("--trial needs --history N, N above 0")
     if args.history is not None and args.output is not None:

@@ -88,11 +88,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the verb and return its exit code.
-
-    0: the file was read. 1: it was read in part, and the missing part is named. 3: it could not be
-    read. 64: there is no such moment or device. With ``--what-if`` also 2: it would not have fit.
-    """
     live = args.second is None and (
         snapshot_live.is_pid(args.target) or remote.is_remote(args, args.target)
     )
