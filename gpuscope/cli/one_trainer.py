@@ -121,6 +121,13 @@ class WatchedHost:
     store: Store
     running: asyncio.Task[None]
 
+    @property
+    def host(self) -> HostView:
+        """The host as it is now; its link says whether it is connected."""
+        host = self.store.host(self.source.key)
+        assert host is not None
+        return host
+
     def reach(self, trainer: TrainerView) -> ProbedTrainer:
         """Return a living trainer of this host, with its name in requests."""
         number = self.store.wire_id(self.source.key, trainer.id)
@@ -149,9 +156,17 @@ async def host_at(
 ) -> AsyncIterator[WatchedHost]:
     """Watch the host of a place."""
     from ..config import load
-    from ..store.store import Store
 
     source = await source_at(args, place if place.is_remote else None, stack, HZ, load()[0])
+    async with watched(source) as there:
+        yield there
+
+
+@contextlib.asynccontextmanager
+async def watched(source: Source) -> AsyncIterator[WatchedHost]:
+    """Take in what a source sends, and close it at the end."""
+    from ..store.store import Store
+
     store = Store()
     store.add_source(source.key, source.label)
     running = asyncio.create_task(

@@ -11,23 +11,21 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from ..agent.oneshot import TRAINERS_SECONDS
 from ..errors import UserError
 from ..exit_status import ExitStatus
 from ..store.pending_requests import SourceError
-from ..store.remote import RemoteSource
-from ..store.store import Store
 from ..store.view import Entity, HostView
 from ..wire.frames import DRIVER_ERROR, NOT_INITIALISED, TIMEOUT, ProcDef, Unknown
 from .local_look import LocalLook
+from .one_trainer import WatchedHost, watched
 from .remote import BadTarget, Target, Ways, one_place
 
 HZ = 2.0
-KEY = "there"
 E = TypeVar("E", bound=Entity)
 SAMPLE_SECONDS = 20.0
 """Seconds from the agent's hello to its first reading, on a host that is very busy."""
@@ -47,22 +45,8 @@ class NoLook(UserError):
     """Another host sent nothing."""
 
 
-@dataclass
-class RemoteWatch:
-    """A host while an agent there sends readings.
-
-    ``ended`` says that the connection is over; the link of :attr:`host` says why.
-    """
-
-    store: Store
-    source: RemoteSource
-    task: asyncio.Task[None]
-
-    @property
-    def host(self) -> HostView:
-        host = self.store.view().host
-        assert host is not None
-        return host
+class RemoteWatch(WatchedHost):
+    """A host while an agent there sends readings; its link says why the connection is over."""
 
     async def until(self, enough: Callable[[HostView, float], bool], seconds: float) -> bool:
         """Wait until a view is complete enough, ``seconds`` since the hello at most.
@@ -81,7 +65,7 @@ class RemoteWatch:
                     return True
                 if now - first >= seconds:
                     return False
-            if self.task.done() or host.link.failed:
+            if self.running.done() or host.link.failed:
                 if first is not None:
                     return False
                 raise NoLook(_sentence(host.link.reason or "the connection ended"))
@@ -97,25 +81,9 @@ class RemoteWatch:
 
 @asynccontextmanager
 async def watching(ways: Ways, target: Target, hz: float = HZ) -> AsyncIterator[RemoteWatch]:
-    """Start an agent at a target; its readings go into a store under :data:`KEY`.
-
-    Raises :class:`BadTarget`.
-    """
-    store = Store()
-    source = ways.source(target, hz)
-    store.add_source(KEY, source.label)
-    task = asyncio.create_task(
-        source.run(
-            lambda frame, at: store.apply(KEY, frame, at), lambda link: store.set_link(KEY, link)
-        )
-    )
-    try:
-        yield RemoteWatch(store, source, task)
-    finally:
-        await source.close()
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+    """Start an agent at a target, and take in its readings. Raises :class:`BadTarget`."""
+    async with watched(ways.source(target, hz)) as there:
+        yield RemoteWatch(there.source, there.store, there.running)
 
 
 def look(
@@ -128,8 +96,8 @@ def look(
     """A look at another host, as one at this machine would be. Raises :class:`NoLook`."""
 
     async def once(ways: Ways) -> LocalLook:
-        async with watching(ways, target) as watched:
-            complete = await watched.until(
+        async with watching(ways, target) as there:
+            complete = await there.until(
                 lambda host, seconds: (
                     all_answered(host)
                     and seconds >= LISTED_SECONDS
@@ -137,11 +105,11 @@ def look(
                 ),
                 timeout,
             )
-            seen = LocalLook(without_ended(watched.host), complete)
+            seen = LocalLook(without_ended(there.host), complete)
             if getattr(args, "holders", False):
-                seen.holders = await _holders(watched)
+                seen.holders = await _holders(there)
             if want_environments:
-                seen.environments = await _environments(watched, seen.host)
+                seen.environments = await _environments(there, seen.host)
             return seen
 
     with Ways(args, redact=_redact()) as ways:
@@ -197,17 +165,17 @@ def without_ended(host: HostView) -> HostView:
     )
 
 
-async def _holders(watched: RemoteWatch) -> dict[str, Any] | Unknown:
+async def _holders(there: RemoteWatch) -> dict[str, Any] | Unknown:
     """Return which processes have the devices there open."""
     minors = [
         d.definition.minor
-        for d in watched.host.devices
+        for d in there.host.devices
         if d.gone is None and d.definition.minor is not None
     ]
     if not minors:
         return Unknown(NOT_INITIALISED, "no GPU there reported its number (/dev/nvidiaN)")
     try:
-        result = await watched.source.request(
+        result = await there.source.request(
             "holders", {"minors": ",".join(map(str, minors))}, HOLDERS_SECONDS
         )
     except SourceError as error:
@@ -216,7 +184,7 @@ async def _holders(watched: RemoteWatch) -> dict[str, Any] | Unknown:
 
 
 async def _environments(
-    watched: RemoteWatch, host: HostView
+    there: RemoteWatch, host: HostView
 ) -> dict[int, Mapping[str, str] | Unknown]:
     """Return the allow-listed variables of the processes on the GPUs there."""
     from .cuda_order import processes_on_gpus
@@ -224,7 +192,7 @@ async def _environments(
     async def one(process: ProcDef) -> Mapping[str, str] | Unknown:
         args = {"pid": process.pid, "start": process.start}
         try:
-            result = await watched.source.request("environment", args, ENVIRONMENT_SECONDS)
+            result = await there.source.request("environment", args, ENVIRONMENT_SECONDS)
         except SourceError as error:
             return Unknown(DRIVER_ERROR, error.what)
         answers = result.value.get("environment")

@@ -12,7 +12,7 @@ import contextlib
 import re
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,8 +25,8 @@ from ..args import flag, option, seconds_between, size_of_at_least, whole_betwee
 
 if TYPE_CHECKING:
     from ...store.source import Source
-    from ...store.store import Store
     from ...store.view import DeviceView, Entity, HostView, ProcView, TrainerView
+    from ..one_trainer import WatchedHost
 
 HZ = 2.0
 LOOK_SECONDS = 0.2
@@ -159,23 +159,10 @@ async def _wait(
     timeout: float | None,
     slower: bool = False,
 ) -> WaitResult:
-    from ...store.store import Store
-    from ...store.view import Link
+    from ..one_trainer import watched
 
-    store: Store = Store()
-    store.add_source(source.key, source.label)
-    link = Link("connecting")
-
-    def linked(now: Link) -> None:
-        nonlocal link
-        link = now
-        store.set_link(source.key, now)
-
-    task: asyncio.Task[None] = asyncio.ensure_future(
-        source.run(lambda frame, at: store.apply(source.key, frame, at), linked)
-    )
     began, first = time.monotonic(), None
-    try:
+    async with watched(source) as there:
         while True:
             now = time.monotonic()
             if local is not None and local.ended:
@@ -183,43 +170,37 @@ async def _wait(
                     ExitStatus.OK,
                     f"pid {local.pid} has ended, after {duration_text(now - began)} of waiting.",
                 )
-            host = store.view().host
-            if host is not None and host.sampled_seconds is not None:
+            host = there.host
+            if host.sampled_seconds is not None:
                 first = now if first is None else first
                 verdict = judge(host, now - first)
-                if verdict is None and slower and (text := _slower(store, source.key, judge)):
+                if verdict is None and slower and (text := _slower(there, judge)):
                     sentence = f"pid {_pid(judge)}: {text[:1].lower()}{text[1:]}."
                     verdict = WaitResult(ExitStatus.SLOWER, sentence)
                 if verdict is not None:
                     return verdict
-            if (task.done() or link.state == "ended") and local is None:
+            if (there.running.done() or host.link.state == "ended") and local is None:
                 return WaitResult(
                     ExitStatus.UNCHECKED,
-                    f"gpuscope wait: {clean(link.text) or 'the connection ended'}.",
+                    f"gpuscope wait: {clean(host.link.text) or 'the connection ended'}.",
                 )
             if timeout is not None and now - began >= timeout:
                 words = f"gave up after {window_text(timeout)}: {_still(judge)}"
-                also = _slower(store, source.key, judge)
+                also = _slower(there, judge)
                 return WaitResult(ExitStatus.TIMED_OUT, words + (also and f". {also}"))
             await asyncio.sleep(LOOK_SECONDS)
-    finally:
-        closing: Awaitable[None] = source.close()
-        await closing
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
-def _slower(store: Store, key: str, judge: Judge) -> str:
+def _slower(there: WatchedHost, judge: Judge) -> str:
     """Since when the steps of what is waited for are slower, "" where they are not."""
     from ...model.slowdown import of_trainers
 
-    host = store.host(key)
-    if host is None or not isinstance(judge, ProcessWait):
+    if not isinstance(judge, ProcessWait):
         return ""
+    host, key = there.host, there.source.key
     for trainer in host.trainers:
         if trainer.definition.pid == judge.pid and trainer.gone is None:
-            found = of_trainers([trainer], host, lambda *column: store.history(key, *column))
+            found = of_trainers([trainer], host, lambda *column: there.store.history(key, *column))
             return clean(found.text, 300) if found is not None else ""
     return ""
 

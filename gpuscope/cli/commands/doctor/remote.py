@@ -8,11 +8,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ....doctor.finding import Report
 from ....store.pending_requests import SourceError
-from ....store.view import History, HostView, TrainerView
+from ....store.view import HostView, TrainerView
 from ....text.units import window_text
 from ....wire.clean import clean
 from ... import remote
@@ -66,7 +67,7 @@ def _ended_job(text: str | None, args: argparse.Namespace) -> Report | None:
 async def _one(
     ways: remote.Ways, target: Target, timeout: float, ask_torch: bool = False
 ) -> Report:
-    from ...remote_look import KEY, NoLook, all_answered, watching
+    from ...remote_look import NoLook, all_answered, watching
 
     place = clean(target.where, 100)
     try:
@@ -84,9 +85,7 @@ async def _one(
                     max(timeout, WATCH_SECONDS),
                 )
                 await _ask_what_was(watched, timeout)
-                report = _report(
-                    watched.host, target, complete, timeout, watched.store.history, KEY
-                )
+                report = _report(watched, target, complete, timeout)
                 return report if environment is None else await environment + report
             finally:
                 if environment is not None:
@@ -107,16 +106,15 @@ async def _ask_what_was(watched: RemoteWatch, timeout: float) -> None:
     Growth of memory can then be judged at once.
     """
     from ....store.store import PAST_REQUESTS
-    from ...remote_look import KEY
 
     async def one(trainer: TrainerView) -> None:
-        number = watched.store.wire_id(KEY, trainer.id)
+        number = watched.store.wire_id(watched.source.key, trainer.id)
         if number is None:
             return
         for name in PAST_REQUESTS:
             with suppress(SourceError):  # the trainer may end meanwhile
                 answer = await watched.source.request(name, {"trainer": number}, timeout)
-                watched.store.remember(KEY, trainer.id, name, answer.value)
+                watched.store.remember(watched.source.key, trainer.id, name, answer.value)
 
     living = [trainer for trainer in watched.host.trainers if trainer.gone is None]
     await asyncio.gather(*(one(trainer) for trainer in living[:MAX_REQUESTS]))
@@ -128,15 +126,10 @@ def _enough_seconds(host: HostView) -> float:
     return WATCH_SECONDS if any(one.gone is None for one in host.trainers) else TRAINERS_SECONDS
 
 
-def _report(
-    host: HostView, target: Target, complete: bool, timeout: float, histories: object, key: str
-) -> Report:
+def _report(watched: RemoteWatch, target: Target, complete: bool, timeout: float) -> Report:
     from ....doctor import live
 
-    def history(entity: int, column: str, seconds: float | None) -> History:
-        found: History = histories(key, entity, column, seconds)  # type: ignore[operator]
-        return found
-
+    host = watched.host
     name = clean(host.name, 100)
     late = (
         ()
@@ -159,6 +152,7 @@ def _report(
         return Report(
             examined=(f"trainers on {name} (none has a probe)",), problems=late
         ) + live.examine(host)
+    history = partial(watched.store.history, watched.source.key)
     return live.examine(host, history, None if target.pid is None else {target.pid}) + Report(
         problems=late
     )
