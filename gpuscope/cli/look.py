@@ -9,8 +9,8 @@ from ..doctor.live_causes import fix_of
 from ..model.look import PRICE, Look, LookRow, cost, notes, read
 from ..text.units import count_text, duration_text, percent_text
 from ..wire.clean import clean
-from .one_trainer import ProbedTrainer, answer_of
 from .time_document import proof
+from .watched_host import ProbedTrainer, answer_of
 
 LEAST_SECONDS = 1.0
 """With less time left, no look is begun."""

@@ -1,4 +1,4 @@
-"""Finds the one trainer that a verb is about, here or on another host, and talks to its probe."""
+"""Reach the trainer that a verb is about, here or elsewhere, or say why there is none."""
 
 from __future__ import annotations
 
@@ -7,132 +7,22 @@ import asyncio
 import contextlib
 import os
 import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from ..process.procfs import words_of
 from . import remote
+from .watched_host import HZ, WatchedHost, watched
 
 if TYPE_CHECKING:
     from ..config import Settings
     from ..store.source import Source
-    from ..store.store import Store
     from ..store.view import HostView, TrainerView
 
-T = TypeVar("T")
 FIND_SECONDS = 8.0
 """Seconds that the agent may take to find the probe; it looks for sockets twice a second."""
-FIND_THERE_SECONDS = 4.0
-"""The same once an agent elsewhere has reported its host, as it need not be started any more."""
-CONNECT_SECONDS = 60.0
-"""Seconds for the connection to another host, including what ssh may ask."""
-HZ = 2.0
-
-
-@dataclass(frozen=True)
-class ProbedTrainer:
-    """A trainer with a probe; ``number`` is its name in requests to ``source``."""
-
-    source: Source
-    store: Store
-    trainer: TrainerView
-    number: int
-
-
-async def answer_of(
-    one: ProbedTrainer, request: str, deadline_seconds: float, unfinished: str = ""
-) -> tuple[Mapping[str, Any] | None, str]:
-    """Return a trainer's answer to a request, or None and why there is none.
-
-    ``unfinished`` says better than the probe why that could not finish in time.
-    """
-    from ..store.pending_requests import SourceError
-    from ..wire.clean import clean
-
-    why_not = one.source.capabilities.why_not(request)
-    if why_not:
-        return None, why_not
-    try:
-        answer = await one.source.request(request, {"trainer": one.number}, deadline_seconds)
-    except SourceError as error:
-        if error.code == "unfinished" and unfinished:
-            return None, unfinished
-        return None, clean(error.what, 300)
-    return answer.value, ""
-
-
-async def of_each(
-    ranks: Mapping[int, ProbedTrainer], take: Callable[[ProbedTrainer], Awaitable[T]]
-) -> dict[int, T]:
-    """Return what ``take`` gives for each rank, all asked at the same moment."""
-    taken = await asyncio.gather(*(take(one) for one in ranks.values()))
-    return dict(zip(ranks, taken, strict=True))
-
-
-def place_of(args: argparse.Namespace, verb: str) -> remote.Target:
-    """Return where the trainer is, and its pid. Raises BadTarget."""
-    place = remote.one_place(args, args.target)
-    if place.pid is None:
-        raise remote.BadTarget(
-            f"{args.target}: which process? Next: gpuscope {verb} {args.target}:PID"
-        )
-    return place
-
-
-@contextlib.asynccontextmanager
-async def at(
-    args: argparse.Namespace,
-    place: remote.Target,
-    stack: contextlib.ExitStack,
-    verb: str,
-    error: type[UserError] = UserError,
-) -> AsyncIterator[ProbedTrainer]:
-    """Connect to the trainer at a place. Raises ``error`` where there is none.
-
-    ``verb`` is the command that the error texts advise to retry. ``stack`` keeps the connection to
-    another host open.
-    """
-    check_exists(place, error)
-    async with host_at(args, place, stack) as there:
-        trainer = await _find(there.store, there.running, place, verb, error)
-        yield there.reach(trainer)
-
-
-def check_exists(place: remote.Target, error: type[UserError]) -> None:
-    """Raise ``error`` if it is known that no process here has the pid of a place."""
-    if place.pid is None or place.is_remote or sys.platform != "linux":
-        return
-    if not Path(f"/proc/{place.pid}").exists():
-        from .dead_trainers import nothing_has
-
-        said, following = nothing_has(place.pid)
-        raise error(f"{said}.\nNext: {following}")
-
-
-@dataclass(frozen=True)
-class WatchedHost:
-    """A host that is watched; ``running`` ends with the connection."""
-
-    source: Source
-    store: Store
-    running: asyncio.Task[None]
-
-    @property
-    def host(self) -> HostView:
-        """The host as it is now; its link says whether it is connected."""
-        host = self.store.host(self.source.key)
-        assert host is not None
-        return host
-
-    def reach(self, trainer: TrainerView) -> ProbedTrainer:
-        """Return a living trainer of this host, with its name in requests."""
-        number = self.store.wire_id(self.source.key, trainer.id)
-        assert number is not None
-        return ProbedTrainer(self.source, self.store, trainer, number)
 
 
 async def source_at(
@@ -142,7 +32,10 @@ async def source_at(
     hz: float,
     settings: Settings,
 ) -> Source:
-    """Return the agent of another host, or of this machine without a place."""
+    """Return the agent of another host, or of this machine without a place.
+
+    ``stack`` keeps the connection to another host open.
+    """
     if place is not None:
         return stack.enter_context(remote.Ways(args, redact=settings.redact)).source(place, hz)
     from ..tui.app.launch import local_source
@@ -162,26 +55,15 @@ async def host_at(
         yield there
 
 
-@contextlib.asynccontextmanager
-async def watched(source: Source) -> AsyncIterator[WatchedHost]:
-    """Take in what a source sends, and close it at the end."""
-    from ..store.store import Store
+def check_exists(place: remote.Target, error: type[UserError]) -> None:
+    """Raise ``error`` if it is known that no process here has the pid of a place."""
+    if place.pid is None or place.is_remote or sys.platform != "linux":
+        return
+    if not Path(f"/proc/{place.pid}").exists():
+        from .dead_trainers import nothing_has
 
-    store = Store()
-    store.add_source(source.key, source.label)
-    running = asyncio.create_task(
-        source.run(
-            lambda frame, at: store.apply(source.key, frame, at),
-            lambda link: store.set_link(source.key, link),
-        )
-    )
-    try:
-        yield WatchedHost(source, store, running)
-    finally:
-        await source.close()
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
+        said, following = nothing_has(place.pid)
+        raise error(f"{said}.\nNext: {following}")
 
 
 def refusal(code: str, reason: str, pid: int) -> str:
@@ -196,47 +78,16 @@ def refusal(code: str, reason: str, pid: int) -> str:
     return f"{reason}.\n{hint}".replace("..\n", ".\n")
 
 
-async def _find(
-    store: Store,
-    running: asyncio.Task[None],
-    place: remote.Target,
-    verb: str,
-    error: type[UserError],
-) -> TrainerView:
-    """The trainer with this pid, once the agent has seen it with its readings."""
-    pid, deadline = (
-        place.pid or 0,
-        time.monotonic() + (CONNECT_SECONDS if place.is_remote else FIND_SECONDS),
-    )
-    host: HostView | None = None
-    while time.monotonic() < deadline:
-        host = store.view().host
-        if host is not None and host.sampled_seconds is not None:
-            deadline = min(
-                deadline,
-                time.monotonic() + (FIND_THERE_SECONDS if place.is_remote else FIND_SECONDS),
-            )
-        trainers = [t for t in host.trainers if t.gone is None] if host is not None else []
-        for trainer in trainers:
-            if trainer.definition.pid == pid and trainer.sampled_seconds is not None:
-                return trainer
-        lost = host is not None and host.link.failed and place.is_remote
-        if running.done() or lost or not (place.is_remote or Path(f"/proc/{pid}").exists()):
-            break
-        await asyncio.sleep(0.1)
-    raise error(not_found(host, place, verb))
-
-
-def not_found(host: HostView | None, place: remote.Target, verb: str) -> str:
+def not_found(host: HostView, place: remote.Target, verb: str) -> str:
     """Return why there is no trainer with the pid of a place, and what to do next."""
     if place.is_remote:
         return _not_found_there(host, place)
     return _not_found_here(host, place.pid or 0, verb)
 
 
-def _not_found_there(host: HostView | None, place: remote.Target) -> str:
-    if host is None or host.sampled_seconds is None:
-        why = host.link.reason if host is not None else ""
+def _not_found_there(host: HostView, place: remote.Target) -> str:
+    if host.sampled_seconds is None:
+        why = host.link.reason
         return f"the host sent nothing{': ' + why if why else ''}"
     there = [f"  {t.definition.pid}    ({_rank(t)})" for t in host.trainers if t.gone is None][:16]
     return "\n".join(
@@ -250,14 +101,14 @@ def _not_found_there(host: HostView | None, place: remote.Target) -> str:
     )
 
 
-def _not_found_here(host: HostView | None, pid: int, verb: str) -> str:
+def _not_found_here(host: HostView, pid: int, verb: str) -> str:
     if not Path(f"/proc/{pid}").exists():
         return f"pid {pid} has ended.\nNext: gpuscope ps    lists the trainers"
     leader = _leader(pid)
     if leader not in (0, pid):
         return f"{pid} is a thread of process {leader}.\nNext: gpuscope {verb} {leader}"
-    if host is None or host.sampled_seconds is None:
-        why = f": {host.link.text}" if host is not None and host.link.text else ""
+    if host.sampled_seconds is None:
+        why = f": {host.link.text}" if host.link.text else ""
         return f"the agent on this machine does not answer{why}.\nTry: gpuscope ps"
     from ..process.procfs import descends
 

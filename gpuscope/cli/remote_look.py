@@ -9,81 +9,25 @@ import argparse
 import asyncio
 import json
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from ..agent.oneshot import TRAINERS_SECONDS
-from ..errors import UserError
 from ..exit_status import ExitStatus
 from ..store.pending_requests import SourceError
 from ..store.view import Entity, HostView
 from ..wire.frames import DRIVER_ERROR, NOT_INITIALISED, TIMEOUT, ProcDef, Unknown
 from .local_look import LocalLook
-from .one_trainer import WatchedHost, watched
 from .remote import BadTarget, Target, Ways, one_place
+from .watched_host import HZ, NoLook, WatchedHost, watched
 
-HZ = 2.0
 E = TypeVar("E", bound=Entity)
-SAMPLE_SECONDS = 20.0
-"""Seconds from the agent's hello to its first reading, on a host that is very busy."""
 LISTED_SECONDS = 0.4
 """Seconds from the first sample until the processes that the driver names have been read, too."""
 HOLDERS_SECONDS = 20.0
 """Seconds for reading the open files of all processes there."""
 ENVIRONMENT_SECONDS = 5.0
-FIRST_SECONDS = 60.0
-"""Seconds for everything before the first sample.
-
-This includes the connection, ssh's questions, and an agent on a busy host.
-"""
-
-
-class NoLook(UserError):
-    """Another host sent nothing."""
-
-
-class RemoteWatch(WatchedHost):
-    """A host while an agent there sends readings; its link says why the connection is over."""
-
-    async def until(self, enough: Callable[[HostView, float], bool], seconds: float) -> bool:
-        """Wait until a view is complete enough, ``seconds`` since the hello at most.
-
-        ``enough`` is called with the host and the seconds since its first sample. Raises
-        :class:`NoLook` when no view arrives.
-        """
-        began = time.monotonic()
-        first: float | None = None
-        live: float | None = None
-        while True:
-            now, host = time.monotonic(), self.host
-            if host.sampled_seconds is not None or host.readings:
-                first = now if first is None else first
-                if enough(host, now - first):
-                    return True
-                if now - first >= seconds:
-                    return False
-            if self.running.done() or host.link.failed:
-                if first is not None:
-                    return False
-                raise NoLook(_sentence(host.link.reason or "the connection ended"))
-            live = (now if live is None else live) if host.link.state != "connecting" else None
-            if first is None and now - began > FIRST_SECONDS:
-                raise NoLook(f"No answer came within {FIRST_SECONDS:.0f} s.")
-            if first is None and live is not None and now - live > SAMPLE_SECONDS:
-                raise NoLook(
-                    f"An agent answered, but no reading came within {SAMPLE_SECONDS:.0f} s."
-                )
-            await asyncio.sleep(0.01)
-
-
-@asynccontextmanager
-async def watching(ways: Ways, target: Target, hz: float = HZ) -> AsyncIterator[RemoteWatch]:
-    """Start an agent at a target, and take in its readings. Raises :class:`BadTarget`."""
-    async with watched(ways.source(target, hz)) as there:
-        yield RemoteWatch(there.source, there.store, there.running)
 
 
 def look(
@@ -96,7 +40,7 @@ def look(
     """A look at another host, as one at this machine would be. Raises :class:`NoLook`."""
 
     async def once(ways: Ways) -> LocalLook:
-        async with watching(ways, target) as there:
+        async with watched(ways.source(target, HZ)) as there:
             complete = await there.until(
                 lambda host, seconds: (
                     all_answered(host)
@@ -165,7 +109,7 @@ def without_ended(host: HostView) -> HostView:
     )
 
 
-async def _holders(there: RemoteWatch) -> dict[str, Any] | Unknown:
+async def _holders(there: WatchedHost) -> dict[str, Any] | Unknown:
     """Return which processes have the devices there open."""
     minors = [
         d.definition.minor
@@ -184,7 +128,7 @@ async def _holders(there: RemoteWatch) -> dict[str, Any] | Unknown:
 
 
 async def _environments(
-    there: RemoteWatch, host: HostView
+    there: WatchedHost, host: HostView
 ) -> dict[int, Mapping[str, str] | Unknown]:
     """Return the allow-listed variables of the processes on the GPUs there."""
     from .cuda_order import processes_on_gpus
@@ -236,7 +180,3 @@ def _redact() -> bool:
     from ..config import load
 
     return load()[0].redact
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith((".", "?")) else f"{text}."

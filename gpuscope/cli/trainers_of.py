@@ -6,23 +6,15 @@ its key or by its script. Without a name, the only running job is meant.
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import os
-import time
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from ..missing_file import MissingFile
 from ..wire.clean import clean
-from .one_trainer import (
-    CONNECT_SECONDS,
-    FIND_SECONDS,
-    FIND_THERE_SECONDS,
-    WatchedHost,
-    has_socket,
-    is_started_with_us,
-    not_found,
-)
+from .one_trainer import FIND_SECONDS, has_socket, is_started_with_us, not_found
+from .watched_host import NoLook, WatchedHost
 
 if TYPE_CHECKING:
     from ..store.view import HostView, JobView, TrainerView
@@ -30,6 +22,8 @@ if TYPE_CHECKING:
 
 ALL_SECONDS = 1.2
 """Seconds after the host's first sample in which its other trainers must be found and answer."""
+FIND_THERE_SECONDS = 4.0
+"""Seconds that an agent elsewhere may take to find a probe, once it has reported its host."""
 NONE_SECONDS = 3.0
 """Seconds to look at this host before it is reported that no such trainer exists."""
 MAX_LISTED = 16
@@ -43,33 +37,29 @@ async def trainers_of(
     A trainer that is named by its own PID is returned as soon as its probe has answered; for a job,
     all ranks are waited for.
     """
-    began = time.monotonic()
-    first: float | None = None
-    last_words = None
-    while True:
-        host, now = there.store.view().host, time.monotonic()
-        if host is not None and host.sampled_seconds is not None and first is None:
-            first = now
-        seen = now - first if first is not None else 0.0
-        if host is not None and first is not None:
-            found = _matching_trainers(host, place, job)
-            one = place.pid is not None and any(t.definition.pid == place.pid for t in found)
-            if one or (found and seen >= ALL_SECONDS):
-                return found
-        lost = host is not None and host.link.failed and place.is_remote
+    found: tuple[TrainerView, ...] = ()
+
+    def enough(host: HostView, seen: float) -> bool:
+        nonlocal found
+        found = _matching_trainers(host, place, job)
+        named = place.pid is not None and any(t.definition.pid == place.pid for t in found)
         patience = FIND_THERE_SECONDS if place.is_remote else NONE_SECONDS
         if _has_or_gets_a_probe(place):
             patience = FIND_SECONDS
-        out_of_time = seen > patience if first is not None else now - began > CONNECT_SECONDS
-        if there.running.done() or lost or out_of_time or _has_ended(place):
-            last_words = host
-            break
-        await asyncio.sleep(0.05)
+        all_here = bool(found) and seen >= ALL_SECONDS
+        return named or all_here or seen > patience or _has_ended(place)
+
+    # without an answer of the host, the error says so
+    with contextlib.suppress(NoLook):
+        await there.until(enough, FIND_SECONDS)
+    if found:
+        return found
+    host = there.host
     if place.pid is not None:
-        raise error(not_found(last_words, place, verb))
-    if job and last_words is not None and not os.path.lexists(job) and not _jobs(last_words):
+        raise error(not_found(host, place, verb))
+    if job and not os.path.lexists(job) and not _jobs(host):
         raise MissingFile(job)
-    raise error(_none(last_words, place, verb, job))
+    raise error(_none(host, place, verb, job))
 
 
 def _has_or_gets_a_probe(place: Target) -> bool:
@@ -130,11 +120,11 @@ def _jobs(host: HostView) -> list[JobView]:
     return [one for one in host.jobs if any(_speaks(t) for t in one.trainers)]
 
 
-def _none(host: HostView | None, place: Target, verb: str, job: str) -> str:
+def _none(host: HostView, place: Target, verb: str, job: str) -> str:
     """Return why no job is meant, with those to choose from."""
-    where = f" on {host.name}" if host is not None and place.is_remote else " here"
-    if host is None or host.sampled_seconds is None:
-        why = f": {host.link.text}" if host is not None and host.link.text else ""
+    where = f" on {host.name}" if place.is_remote else " here"
+    if host.sampled_seconds is None:
+        why = f": {host.link.text}" if host.link.text else ""
         return f"the agent{where} does not answer{why}.\nTry: gpuscope ps"
     jobs = _jobs(host)
     if not jobs:

@@ -13,7 +13,7 @@ from ..model.useful_work import (
 )
 from ..text.units import duration_text
 from .look import LEAST_SECONDS
-from .one_trainer import ProbedTrainer, answer_of
+from .watched_host import ProbedTrainer, answer_of
 
 STEPS = 2
 """Counting waits for the end of a step, and is done at the end of the next one."""

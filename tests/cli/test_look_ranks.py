@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gpuscope.cli import look
-from gpuscope.cli.one_trainer import of_each
+from gpuscope.cli.watched_host import of_each
 from gpuscope.store.store import Store
 from tests.cli.test_why import LOOK
 from tests.fakes.asked import AskedSource

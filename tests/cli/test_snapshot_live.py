@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpuscope.cli import main as cli
-from gpuscope.cli import one_trainer
+from gpuscope.cli import trainers_of
 from gpuscope.cli.commands.snapshot import live as snapshot_live
 from gpuscope.snapshot.reader import open_snapshot
 from gpuscope.wire import frames as f
@@ -54,7 +54,7 @@ def ask(monkeypatch, tmp_path, capsys):
     It returns (exit code, output, errors, what was asked).
     """
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr(one_trainer, "FIND_SECONDS", 0.5)
+    monkeypatch.setattr(trainers_of, "NONE_SECONDS", 0.5)
 
     def run(
         *words: str, frames: list[f.Frame] | None = None, **answers: Answer

@@ -26,7 +26,7 @@ from ..args import flag, option, seconds_between, size_of_at_least, whole_betwee
 if TYPE_CHECKING:
     from ...store.source import Source
     from ...store.view import DeviceView, Entity, HostView, ProcView, TrainerView
-    from ..one_trainer import WatchedHost
+    from ..watched_host import WatchedHost
 
 HZ = 2.0
 LOOK_SECONDS = 0.2
@@ -159,7 +159,7 @@ async def _wait(
     timeout: float | None,
     slower: bool = False,
 ) -> WaitResult:
-    from ..one_trainer import watched
+    from ..watched_host import watched
 
     began, first = time.monotonic(), None
     async with watched(source) as there:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from ...model.look import Look
     from ...model.useful_work import UsefulWork
     from ...store.view import TrainerView
-    from ..one_trainer import ProbedTrainer, WatchedHost
     from ..time_document import TrainerTime
+    from ..watched_host import ProbedTrainer, WatchedHost
 
 LOOK_SECONDS = 4.0
 """Seconds of faster sampling: some 200 samples."""
@@ -155,6 +155,7 @@ async def _ask(
 
     from .. import one_trainer
     from ..trainers_of import trainers_of
+    from ..watched_host import of_each
 
     until = monotonic() + WHOLE_SECONDS
     one_trainer.check_exists(place, NoAnswer)
@@ -183,12 +184,12 @@ async def _ask(
             try:
                 left = until - AFTER_LOOK_SECONDS - monotonic()
                 looks, _ = await asyncio.gather(
-                    one_trainer.of_each(by_id, partial(look.take, seconds=left)),
+                    of_each(by_id, partial(look.take, seconds=left)),
                     asyncio.sleep(close),
                 )
                 # afterwards: a trainer does one of them at a time
                 left = until - AFTER_WORK_SECONDS - monotonic()
-                works = await one_trainer.of_each(by_id, partial(work.take, seconds=left))
+                works = await of_each(by_id, partial(work.take, seconds=left))
                 again, _ = await _request_ledgers(ranks, 0.0, until, until)
             finally:
                 line.clear()

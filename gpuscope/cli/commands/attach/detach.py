@@ -16,13 +16,11 @@ from ....wire.clean import clean
 from ...remote import Target
 
 if TYPE_CHECKING:
-    from ....store.source import Source
-    from ....store.store import Store
-    from ....store.view import TrainerView
-    from ...one_trainer import WatchedHost
+    from ....store.view import HostView, TrainerView
+    from ...watched_host import WatchedHost
 
 LIST: dict[str, Any] = {"method": "list", "pids": ""}
-FIND_SECONDS, GONE_SECONDS, FIRST_SECONDS = 2.5, 10.0, 60.0
+FIND_SECONDS, GONE_SECONDS = 2.5, 10.0
 
 
 def out_of(args: argparse.Namespace, target: Target) -> tuple[int, str]:
@@ -41,19 +39,19 @@ async def _detach(args: argparse.Namespace, target: Target) -> tuple[int, str]:
 
 
 async def _ask(args: argparse.Namespace, target: Target, there: WatchedHost) -> tuple[int, str]:
+    from ...watched_host import NoLook
     from . import ranks as attach_ranks
     from .inject import agreed
 
-    source, store, running = there.source, there.store, there.running
+    source = there.source
     pid, place = target.pid or 0, clean(target.where, 100) or "this machine"
-    trainer = await _find(store, running, pid)
-    host = store.view().host
-    if host is None or host.sampled_seconds is None:
-        why = host.link.text if host is not None else ""
-        return (
-            ExitStatus.UNCHECKED,
-            f"{place}: its agent sent nothing. {clean(why, 300)}".strip(),
-        )
+    try:
+        await there.until(lambda host, seconds: _trainer(host, pid) is not None, FIND_SECONDS)
+    except NoLook:
+        text = f"{place}: its agent sent nothing. {clean(there.host.link.text, 300)}"
+        return ExitStatus.UNCHECKED, text.strip()
+    host = there.host
+    trainer = _trainer(host, pid)
     if trainer is not None:
         chosen = [trainer]
     else:
@@ -88,29 +86,27 @@ async def _ask(args: argparse.Namespace, target: Target, there: WatchedHost) -> 
     if not await asyncio.to_thread(agreed, args, question):
         return ExitStatus.PROBLEMS, f"pid {pid} was not touched."
     for one in chosen:
-        code, why = await _take_out(one, store, source, place)
+        code, why = await _take_out(one, there, place)
         if code != ExitStatus.OK:
             return code, why
     return ExitStatus.OK, ""
 
 
-async def _take_out(
-    trainer: TrainerView, store: Store, source: Source, place: str
-) -> tuple[int, str]:
+async def _take_out(trainer: TrainerView, there: WatchedHost, place: str) -> tuple[int, str]:
     from ....store.pending_requests import SourceError
     from .local import audit
 
     pid = trainer.definition.pid or 0
     who = f"pid {pid} (start {trainer.definition.start}) on {place}"
     try:
-        await source.request("detach", {"trainer": store.wire_id(source.key, trainer.id)})
+        await there.source.request("detach", {"trainer": there.reach(trainer).number})
     except SourceError as error:
         audit(f"detach {who}: {error.code}: {clean(error.what, 300)}")
         return ExitStatus.PROBLEMS, f"pid {pid}: {clean(error.what, 300)}"
     until = time.monotonic() + GONE_SECONDS
-    while _trainer(store, pid) is not None and time.monotonic() < until:
+    while _trainer(there.host, pid) is not None and time.monotonic() < until:
         await asyncio.sleep(0.05)
-    done = _trainer(store, pid) is None
+    done = _trainer(there.host, pid) is None
     audit(f"detach {who}: {'the probe is removed' if done else 'the probe is still connected'}")
     if not done:
         why = f"its probe agreed to stop, but is still connected after {GONE_SECONDS:.0f} s"
@@ -122,30 +118,6 @@ async def _take_out(
     return ExitStatus.OK, ""
 
 
-async def _find(store: Store, running: asyncio.Task[None], pid: int) -> TrainerView | None:
-    """Return the trainer as soon as its probe is seen.
-
-    The result is None if that takes more than some seconds after the first sample.
-    """
-    until, first = time.monotonic() + FIRST_SECONDS, True
-    while time.monotonic() < until and not running.done():
-        trainer, host = _trainer(store, pid), store.view().host
-        sampled = host is not None and host.sampled_seconds is not None
-        if trainer is not None and sampled:  # a trainer may be known before the first sample
-            return trainer
-        if sampled and first:
-            until, first = time.monotonic() + FIND_SECONDS, False
-        if host is not None and host.link.failed:
-            return None
-        await asyncio.sleep(0.02)
-    return None
-
-
-def _trainer(store: Store, pid: int) -> TrainerView | None:
-    host = store.view().host
-    found = (
-        (t for t in host.trainers if t.definition.pid == pid and t.gone is None)
-        if host is not None
-        else ()
-    )
-    return next(iter(found), None)
+def _trainer(host: HostView, pid: int) -> TrainerView | None:
+    found = (one for one in host.trainers if one.definition.pid == pid and one.gone is None)
+    return next(found, None)

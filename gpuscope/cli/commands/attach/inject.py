@@ -21,6 +21,7 @@ from ...remote import Target
 
 if TYPE_CHECKING:
     from ....store.view import HostView
+    from ...watched_host import WatchedHost
 
 INJECT_SECONDS = 30.0
 FIND_SECONDS = 5.0
@@ -122,7 +123,7 @@ def _before(number: int, count: int) -> str:
 
 def _elsewhere(args: argparse.Namespace, target: Target) -> Done:
     from ....store.pending_requests import SourceError
-    from ...remote_look import NoLook
+    from ...watched_host import NoLook
 
     try:
         with remote.Ways(args) as ways:
@@ -135,18 +136,18 @@ def _elsewhere(args: argparse.Namespace, target: Target) -> Done:
 
 async def _ask_there(args: argparse.Namespace, ways: remote.Ways, target: Target) -> Done:
     from ....agent.oneshot import TRAINERS_SECONDS
-    from ...remote_look import watching
+    from ...watched_host import HZ, watched
     from . import ranks as attach_ranks
 
     pid, place = target.pid or 0, clean(target.where, 100)
-    async with watching(ways, target) as watched:
-        await watched.until(
+    async with watched(ways.source(target, HZ)) as there:
+        await there.until(
             lambda host, seconds: pid in _pids(host) or seconds >= TRAINERS_SECONDS, FIND_SECONDS
         )
-        listening = {one.definition.pid for one in watched.host.trainers if one.gone is None}
+        listening = {one.definition.pid for one in there.host.trainers if one.gone is None}
         if pid in listening:
             return Done(ExitStatus.OK, rows=(_row({"pid": pid}, "probe", {}, place),))
-        answer = (await watched.source.request("inject", {"method": "list", "pids": ""})).value
+        answer = (await there.source.request("inject", {"method": "list", "pids": ""})).value
         launched = None if args.this_pid else attach_ranks.of(answer, pid)
         if launched is not None and not launched.ranks:
             return Done(ExitStatus.UNCHECKED, launched.none_yet(place))
@@ -154,7 +155,7 @@ async def _ask_there(args: argparse.Namespace, ways: remote.Ways, target: Target
             members: Sequence[Mapping[str, Any]] = launched.ranks
         else:
             answer = (
-                await watched.source.request("inject", {"method": "list", "pids": str(pid)})
+                await there.source.request("inject", {"method": "list", "pids": str(pid)})
             ).value
             members = [
                 row
@@ -171,7 +172,7 @@ async def _ask_there(args: argparse.Namespace, ways: remote.Ways, target: Target
         facts: list[Mapping[str, Any]] = []
         for member in waiting:
             which: dict[str, Any] = {"pid": member["pid"], "start": member["start"]}
-            found = (await watched.source.request("inject", {**which, "method": "look"})).value
+            found = (await there.source.request("inject", {**which, "method": "look"})).value
             if not isinstance(found.get("consent"), dict):
                 return Done(ExitStatus.PROBLEMS, f"On {place}:\n{_safe(found.get('lines'))}")
             facts.append(
@@ -187,13 +188,13 @@ async def _ask_there(args: argparse.Namespace, ways: remote.Ways, target: Target
         if not await asyncio.to_thread(agreed, args, f"On {place}:\n{_safe(words, 160)}"):
             return Done(ExitStatus.PROBLEMS, f"pid {pid} on {place} was not touched.")
         for member, fact in zip(waiting, facts, strict=True):
-            rows.append(await _inject_there(args, watched, member, fact, place))
+            rows.append(await _inject_there(args, there, member, fact, place))
         return Done(ExitStatus.OK, rows=tuple(rows))
 
 
 async def _inject_there(
     args: argparse.Namespace,
-    watched: Any,
+    there: WatchedHost,
     member: Mapping[str, Any],
     fact: Mapping[str, Any],
     place: str,
@@ -209,7 +210,7 @@ async def _inject_there(
     audit(f"inject {args.inject} into {who}: asked for")
     try:
         done = (
-            await watched.source.request("inject", {**which, "method": args.inject}, INJECT_SECONDS)
+            await there.source.request("inject", {**which, "method": args.inject}, INJECT_SECONDS)
         ).value
     except SourceError as error:
         audit(f"inject {args.inject} into {who}: {error.code}: {clean(error.what, 300)}")

@@ -18,10 +18,10 @@ from ....text.units import window_text
 from ....wire.clean import clean
 from ... import remote
 from ...remote import BadTarget, Target
-from . import remote_environment as there
+from . import remote_environment
 
 if TYPE_CHECKING:
-    from ...remote_look import RemoteWatch
+    from ...watched_host import WatchedHost
 
 WATCH_SECONDS = 2.2
 """Seconds to watch, as for trainers here: enough for a mean, and to see a counter rise."""
@@ -67,25 +67,26 @@ def _ended_job(text: str | None, args: argparse.Namespace) -> Report | None:
 async def _one(
     ways: remote.Ways, target: Target, timeout: float, ask_torch: bool = False
 ) -> Report:
-    from ...remote_look import NoLook, all_answered, watching
+    from ...remote_look import all_answered
+    from ...watched_host import NoLook, watched
 
     place = clean(target.where, 100)
     try:
-        async with watching(ways, target, PROBE_HZ) as watched:
-            await watched.until(lambda host, seconds: True, timeout)
+        async with watched(ways.source(target, PROBE_HZ)) as there:
+            await there.until(lambda host, seconds: True, timeout)
             environment = None
             if target.pid is None:
-                name = clean(watched.host.name, 100) or place
+                name = clean(there.host.name, 100) or place
                 environment = asyncio.create_task(
-                    there.examine(watched.source, name, ask_torch, timeout)
+                    remote_environment.examine(there.source, name, ask_torch, timeout)
                 )
             try:
-                complete = await watched.until(
+                complete = await there.until(
                     lambda host, seconds: all_answered(host) and seconds >= _enough_seconds(host),
                     max(timeout, WATCH_SECONDS),
                 )
-                await _ask_what_was(watched, timeout)
-                report = _report(watched, target, complete, timeout)
+                await _ask_what_was(there, timeout)
+                report = _report(there, target, complete, timeout)
                 return report if environment is None else await environment + report
             finally:
                 if environment is not None:
@@ -100,7 +101,7 @@ async def _one(
         )
 
 
-async def _ask_what_was(watched: RemoteWatch, timeout: float) -> None:
+async def _ask_what_was(there: WatchedHost, timeout: float) -> None:
     """Ask the trainers there for the history that their probes remember.
 
     Growth of memory can then be judged at once.
@@ -108,15 +109,15 @@ async def _ask_what_was(watched: RemoteWatch, timeout: float) -> None:
     from ....store.store import PAST_REQUESTS
 
     async def one(trainer: TrainerView) -> None:
-        number = watched.store.wire_id(watched.source.key, trainer.id)
+        number = there.store.wire_id(there.source.key, trainer.id)
         if number is None:
             return
         for name in PAST_REQUESTS:
             with suppress(SourceError):  # the trainer may end meanwhile
-                answer = await watched.source.request(name, {"trainer": number}, timeout)
-                watched.store.remember(watched.source.key, trainer.id, name, answer.value)
+                answer = await there.source.request(name, {"trainer": number}, timeout)
+                there.store.remember(there.source.key, trainer.id, name, answer.value)
 
-    living = [trainer for trainer in watched.host.trainers if trainer.gone is None]
+    living = [trainer for trainer in there.host.trainers if trainer.gone is None]
     await asyncio.gather(*(one(trainer) for trainer in living[:MAX_REQUESTS]))
 
 
@@ -126,10 +127,10 @@ def _enough_seconds(host: HostView) -> float:
     return WATCH_SECONDS if any(one.gone is None for one in host.trainers) else TRAINERS_SECONDS
 
 
-def _report(watched: RemoteWatch, target: Target, complete: bool, timeout: float) -> Report:
+def _report(there: WatchedHost, target: Target, complete: bool, timeout: float) -> Report:
     from ....doctor import live
 
-    host = watched.host
+    host = there.host
     name = clean(host.name, 100)
     late = (
         ()
@@ -141,10 +142,10 @@ def _report(watched: RemoteWatch, target: Target, complete: bool, timeout: float
     )
     trainers = [one for one in host.trainers if one.gone is None]
     if target.pid is not None and not any(one.definition.pid == target.pid for one in trainers):
-        there = ", ".join(str(one.definition.pid) for one in trainers[:16]) or "none"
+        known = ", ".join(str(one.definition.pid) for one in trainers[:16]) or "none"
         why = (
             f"There is no probe in pid {target.pid} on {name}: what is inside is unknown, and "
-            f"it was not touched. Trainers with a probe there: {there}. Next: gpuscope attach "
+            f"it was not touched. Trainers with a probe there: {known}. Next: gpuscope attach "
             f"{clean(target.text, 100)}"
         )
         return Report(problems=(why, *late))
@@ -152,7 +153,7 @@ def _report(watched: RemoteWatch, target: Target, complete: bool, timeout: float
         return Report(
             examined=(f"trainers on {name} (none has a probe)",), problems=late
         ) + live.examine(host)
-    history = partial(watched.store.history, watched.source.key)
+    history = partial(there.store.history, there.source.key)
     return live.examine(host, history, None if target.pid is None else {target.pid}) + Report(
         problems=late
     )

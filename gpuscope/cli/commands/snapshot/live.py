@@ -23,10 +23,9 @@ from ...args import flag, option, whole_between
 from ...progress_line import ProgressLine
 
 if TYPE_CHECKING:
-    from ....store.source import Source
-    from ....store.store import Store
     from ....store.view import TrainerView
     from ....wire.frames import Progress, Scalar
+    from ...watched_host import WatchedHost
 
 TRIAL_STEPS = 20
 
@@ -81,8 +80,14 @@ def run_live(args: argparse.Namespace) -> int:
 
     from ... import one_trainer
 
+    place = remote.one_place(args, args.target)
+    if place.pid is None:
+        raise remote.BadTarget(
+            f"{args.target}: which process? Next: gpuscope snapshot {args.target}:PID"
+        )
+    one_trainer.check_exists(place, NotTaken)
     with contextlib.ExitStack() as stack:
-        answer = asyncio.run(_ask(args, one_trainer.place_of(args, "snapshot"), stack))
+        answer = asyncio.run(_ask(args, place, stack))
     print(json.dumps(answer, indent=2) if args.json else _text(answer, args.target))
     return ExitStatus.OK
 
@@ -92,12 +97,17 @@ async def _ask(
 ) -> dict[str, Any]:
     from ....store.pending_requests import SourceError
     from ... import one_trainer
+    from ...trainers_of import trainers_of
 
-    async with one_trainer.at(args, place, stack, "snapshot", NotTaken) as found:
+    async with one_trainer.host_at(args, place, stack) as there:
+        trainers = await trainers_of(there, place, "snapshot", error=NotTaken)
+        trainer = next((one for one in trainers if one.definition.pid == place.pid), None)
+        if trainer is None:  # it has only started some
+            raise NotTaken(one_trainer.not_found(there.host, place, "snapshot"))
         try:
-            return await _request(args, found.source, found.trainer, found.number, found.store)
+            return await _request(args, there, trainer)
         except SourceError as error:
-            if error.code == "unsupported" and not found.trainer.definition.cuda:
+            if error.code == "unsupported" and not trainer.definition.cuda:
                 raise NotTaken(
                     f"{error.what}.\npid {place.pid} trains without CUDA, and only torch's CUDA "
                     "allocator can be inspected.\nIts parameters, gradients and optimizer state: "
@@ -107,12 +117,13 @@ async def _ask(
 
 
 async def _request(
-    args: argparse.Namespace, source: Source, trainer: TrainerView, number: int, store: Store
+    args: argparse.Namespace, there: WatchedHost, trainer: TrainerView
 ) -> dict[str, Any]:
     from ....tui.shared.trainer_actions import MAX_SNAPSHOT_BYTES, deadline_of
     from ....tui.shell.result_files import file_for
     from ....wire.clean import clean
 
+    source, number = there.source, there.reach(trainer).number
     line = ProgressLine(sys.stderr)
 
     def show(progress: Progress) -> None:
@@ -125,10 +136,8 @@ async def _request(
         result = await source.request("history", wanted, deadline_of("history", trainer, 0), show)
         line.clear()
         return {"pid": trainer.definition.pid, **_known_numbers(result.value, _HISTORY_KEYS)}
-    host = store.view().host
-    assert host is not None
     try:
-        path = args.output or file_for("snapshot", host.name, trainer)
+        path = args.output or file_for("snapshot", there.host.name, trainer)
         result = await source.request(
             "snapshot",
             {"trainer": number},
