@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TextIO, TypeGuard
 
 from ..exit_status import of_severities
 from ..text import width
@@ -81,16 +81,18 @@ def page_width(least: int, most: int) -> int:
     return min(max(columns, least), most)
 
 
-def print_lines(lines: Iterable[Line]) -> None:
-    """Print styled lines, in colour on a terminal that supports it.
-
-    ``NO_COLOR`` and ``TERM=dumb`` switch colours off.
-    """
-    colour = (
-        sys.stdout.isatty()
-        and not os.environ.get("NO_COLOR")
-        and os.environ.get("TERM", "dumb") != "dumb"
+def coloured(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
+    """Say whether a stream may have colours; ``NO_COLOR`` and ``TERM=dumb`` switch them off."""
+    return (
+        stream.isatty()
+        and not environ.get("NO_COLOR")
+        and environ.get("TERM", "") not in ("", "dumb")
     )
+
+
+def print_lines(lines: Iterable[Line]) -> None:
+    """Print styled lines, in colour on a terminal that supports it."""
+    colour = coloured(sys.stdout)
     for line in lines:
         if colour:
             print(
@@ -202,19 +204,24 @@ def grouped_problems(problems: Iterable[Mapping[str, Any]]) -> list[tuple[str, s
     ]
 
 
-def unanswered(problems: Sequence[Mapping[str, Any]], timeout: float) -> list[dict[str, Any]]:
-    """Return the row for a look that ended before everything had answered.
+def with_unanswered(
+    problems: list[dict[str, Any]], complete: bool, timeout: float
+) -> list[dict[str, Any]]:
+    """Add a row for a look that ended before everything had answered, which ``complete`` says.
 
     No such row is needed where another row already names what did not answer.
     """
-    if any(row["severity"] == "unchecked" for row in problems):
-        return []
+    if complete or any(row["severity"] == "unchecked" for row in problems):
+        return problems
+    late = f"not everything answered within {window_text(timeout)}: try a longer --timeout"
+    return [*problems, problem(None, "unchecked", late)]
+
+
+def problem_lines(problems: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each problem, as ``--watch`` prints them."""
     return [
-        problem(
-            None,
-            "unchecked",
-            f"not everything answered within {window_text(timeout)}: try a longer --timeout",
-        )
+        f"{where}{' ' if where else ''}{severity}: {reason}"
+        for severity, where, reason in grouped_problems(problems)
     ]
 
 

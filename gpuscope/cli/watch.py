@@ -1,4 +1,4 @@
-"""A verb that prints lines again and again: ``--watch``."""
+"""Look at a host once, or print lines of this one again and again: ``--watch``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ..errors import UsageError
 from ..exit_status import ExitStatus
 from .args import option, seconds_between
+
+if TYPE_CHECKING:
+    from .local_look import LocalLook
 
 WATCH_SECONDS = 2.0
 
@@ -27,6 +31,22 @@ def add_argument(parser: argparse.ArgumentParser, what: str, or_until: str = "")
     )
 
 
+def look_once(
+    args: argparse.Namespace, verb: str, look: Callable[..., LocalLook]
+) -> LocalLook | int:
+    """Look at this machine, or at the place of the arguments; return an exit code if that fails."""
+    if not is_elsewhere(args):
+        return look(timeout=args.timeout)
+    from .remote_look import look_at_target
+
+    return look_at_target(args, verb, want_trainers=verb == "ps")
+
+
+def is_elsewhere(args: argparse.Namespace) -> bool:
+    """Say whether the arguments of a verb name another host."""
+    return args.target is not None or bool(args.via)
+
+
 def watch(
     args: argparse.Namespace,
     once: Callable[[], tuple[list[str], int]],
@@ -39,7 +59,7 @@ def watch(
     ``once`` equals ``end``, at Ctrl-C, when the reader has gone, or after ``rounds``. It returns
     the last exit code.
     """
-    if args.target is not None or args.via:
+    if is_elsewhere(args):
         raise UsageError(
             "--watch works on this machine only. For another host: gpuscope TARGET, or gpuscope "
             "record TARGET"

@@ -14,7 +14,7 @@ import sys
 
 import pytest
 
-from gpuscope.cli import free_devices, past_trainers
+from gpuscope.cli import free_devices, output, past_trainers
 from gpuscope.cli.commands import oneline
 from gpuscope.cli.commands.devices import verb as devices_verb
 from gpuscope.cli.local_look import look
@@ -60,10 +60,10 @@ def test_every_device_in_one_line(fake):
 
 def test_colours_only_on_a_terminal_that_wants_them(fake):
     assert "\x1b[" in oneline.line(seen(), True)
-    assert oneline.coloured(Screen(), {"TERM": "xterm"})
-    assert not oneline.coloured(Screen(), {"TERM": "xterm", "NO_COLOR": "1"})
-    assert not oneline.coloured(Screen(), {"TERM": "dumb"})
-    assert not oneline.coloured(io.StringIO(), {"TERM": "xterm"})
+    assert output.coloured(Screen(), {"TERM": "xterm"})
+    assert not output.coloured(Screen(), {"TERM": "xterm", "NO_COLOR": "1"})
+    assert not output.coloured(Screen(), {"TERM": "dumb"})
+    assert not output.coloured(io.StringIO(), {"TERM": "xterm"})
 
 
 def test_without_a_driver_the_reason_is_the_line():

@@ -16,6 +16,7 @@ import pytest
 from gpuscope.agent import host_workers
 from gpuscope.agent.oneshot import TRAINERS_SECONDS
 from gpuscope.cli import output
+from gpuscope.cli import watch as cli_watch
 from gpuscope.cli.commands.ps import document as ps_document
 from gpuscope.cli.commands.ps import text as ps_text
 from gpuscope.cli.commands.ps import verb as ps_verb
@@ -389,21 +390,21 @@ def test_a_share_of_nothing_is_zero_only_where_the_driver_says_so(fake, sockets,
 
 def test_watching_prints_a_line_per_process_and_look(fake, sockets, capsys, monkeypatch):
     fake.processes = [FakeProcess(os.getpid(), used=5 << 30, gpu=1, sm=40)]
-    from gpuscope.cli.commands.ps import watch as ps_watch
-
     parser = argparse.ArgumentParser()
     ps_verb.add_arguments(parser)
     here = functools.partial(look, directories=[str(sockets)])
     with probe_process.start(sockets) as one:
         fake.processes.append(FakeProcess(one.pid, used=9 << 30, gpu=0, sm=61))
-        code = ps_watch.watch(parser.parse_args(["--watch", "0.2"]), here, rounds=2)
+        args = parser.parse_args(["--watch", "0.2"])
+        code = cli_watch.watch(args, lambda: ps_verb.once(args, here), rounds=2)
         lines = capsys.readouterr().out.splitlines()
         assert code == 0
         assert len(lines) == 4
         trained = [line for line in lines if f" pid {one.pid} " in line]
         assert len(trained) == 2
         assert all("GPU 0 9.00 GiB sm 61 % · rank 0/2 · step " in line for line in trained)
-        assert ps_watch.watch(parser.parse_args(["--watch", "0.2", "--json"]), here, rounds=2) == 0
+        args.json = True
+        assert cli_watch.watch(args, lambda: ps_verb.once(args, here), rounds=2) == 0
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(documents) == 2
     assert documents[0]["processes"][0]["devices"][0]["sm_percent"] == 61.0

@@ -9,11 +9,10 @@ sequences. For tmux: ``set -g status-right '#(gpuscope --oneline)'``.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from ...exit_status import ExitStatus
@@ -25,9 +24,8 @@ from ...store.view import DeviceView, HostView, JobView
 from ...text.units import GIB, count_text, duration_text, percent_text
 from ...wire.clean import clean
 from ...wire.frames import Reading, Unknown
-from .. import dead_trainers
+from .. import dead_trainers, output
 from ..local_look import LocalLook, look
-from ..output import exit_code
 from .devices import document as devices_document
 
 TIMEOUT_SECONDS = 5.0
@@ -45,7 +43,7 @@ def run(
     The exit code is the same as that of ``gpuscope devices``.
     """
     stream = out or sys.stdout
-    colours = coloured(stream, os.environ)
+    colours = output.coloured(stream)
     while True:
         began = time.monotonic()
         host = look(timeout=TIMEOUT_SECONDS).host
@@ -53,17 +51,8 @@ def run(
         again = args.watch is not None
         print(line(host, colours, dead_trainers.brief()), file=stream, flush=True)
         if not again:
-            return exit_code(problems) if host.devices else ExitStatus.UNCHECKED
+            return output.exit_code(problems) if host.devices else ExitStatus.UNCHECKED
         time.sleep(max(0.0, args.watch - (time.monotonic() - began)))
-
-
-def coloured(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether the line may have colours."""
-    return (
-        stream.isatty()
-        and not environ.get("NO_COLOR")
-        and environ.get("TERM", "") not in ("", "dumb")
-    )
 
 
 def line(host: HostView, colours: bool = False, ended: str = "") -> str:
@@ -122,12 +111,8 @@ def _device(host: HostView, device: DeviceView) -> tuple[str, str]:
     if state.word == "free" or (isinstance(used, Unknown) and isinstance(load, Unknown)):
         return f"{index} {state.word}", "free" if state.word == "free" else "bad"
     size = f"{_gib(used)}/{_gib(total)}G"
-    words = [str(index), _number(load, "%"), size, _number(heat, "°")]
+    words = [str(index), output.number(load, "%"), size, output.number(heat, "°")]
     return " ".join([*words, state.word] if state.kind in ("warn", "bad") else words), state.kind
-
-
-def _number(value: Reading | None, unit: str) -> str:
-    return f"{value:.0f}{unit}" if isinstance(value, (int, float)) else "–"
 
 
 def _gib(value: Reading | None) -> str:

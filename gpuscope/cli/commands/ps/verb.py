@@ -6,13 +6,21 @@ The output lists the trainers that run here, with the ranks of one job together.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from ....text import width
+from ....text.process_name import shown_command
+from ....text.units import DASH
 from ... import output, remote
 from ... import watch as cli_watch
 from ...local_look import LocalLook, look
+from ...output import gib, number, percent, seconds
 from .document import document, find_problems
-from .text import text
+from .text import has_stopped, text
+
+COMMAND_CHARS = 80
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,25 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, look: Callable[..., LocalLook] = look) -> int:
     """Print the document or the text (``look`` is for tests)."""
     if args.watch is not None:
-        from .watch import watch
-
-        return watch(args, look)
-    there = args.target is not None or bool(args.via)
-    if there:
-        from ...remote_look import look_at_target
-
-        found = look_at_target(args, "ps", want_trainers=True)
-        if isinstance(found, int):
-            return found
-        seen = found
-    else:
-        seen = look(timeout=args.timeout)
-    problems = find_problems(seen.host)
-    if not seen.complete:
-        problems += output.unanswered(problems, args.timeout)
-    result = document(seen.host, problems)
+        return cli_watch.watch(args, lambda: once(args, look))
+    seen = cli_watch.look_once(args, "ps", look)
+    if isinstance(seen, int):
+        return seen
+    result = _document(args, seen)
     print(output.dump(result) if args.json else text(result))
-    if not (args.json or there):
+    if not (args.json or cli_watch.is_elsewhere(args)):
         # Importing the name from the probe would load the whole probe, of which a document needs
         # nothing.
         from ... import dead_trainers
@@ -51,3 +47,38 @@ def run(args: argparse.Namespace, look: Callable[..., LocalLook] = look) -> int:
         if left := dead_trainers.line():
             print(f"\n{left}")
     return int(result["exit_code"])
+
+
+def _document(args: argparse.Namespace, seen: LocalLook) -> dict[str, Any]:
+    problems = output.with_unanswered(find_problems(seen.host), seen.complete, args.timeout)
+    return document(seen.host, problems)
+
+
+def once(args: argparse.Namespace, look: Callable[..., LocalLook]) -> tuple[list[str], int]:
+    """Return the lines of one look of ``--watch``, or its document in one line, and its code."""
+    found = _document(args, look(timeout=args.timeout))
+    if args.json:
+        return [json.dumps(found, allow_nan=False)], found["exit_code"]
+    lines = [_line(process) for process in found["processes"]]
+    if not lines and not found["problems"]:
+        lines = ["no process here uses a GPU, and no trainer has a probe"]
+    return lines + output.problem_lines(found["problems"]), found["exit_code"]
+
+
+def _line(process: Mapping[str, Any]) -> str:
+    trainer = process["trainer"] or {}
+    parts = [f"pid {process['pid']} {process['user'] or DASH}"]
+    for device in process["devices"]:
+        parts.append(
+            f"GPU {device['index']} {gib(device['used_bytes'])} GiB sm "
+            f"{percent(device['sm_percent'])}"
+        )
+    if trainer.get("rank") is not None:
+        parts.append(f"rank {trainer['rank']}/{trainer.get('world_size') or '?'}")
+    if trainer:
+        each = "" if has_stopped(trainer) else f" {seconds(trainer.get('step_seconds'))}"
+        parts.append(f"step {number(trainer.get('step'))}{each}")
+        parts.append(f"allocated {gib(trainer.get('allocated_bytes'))} GiB")
+        if trainer.get("stall_at"):
+            parts.append(f"stuck at {trainer['stall_at']}")
+    return " · ".join([*parts, width.cut(shown_command(process["command"] or DASH), COMMAND_CHARS)])
