@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,6 +17,7 @@ from ..exit_status import ExitStatus
 from ..store.pending_requests import SourceError
 from ..store.view import Entity, HostView
 from ..wire.frames import DRIVER_ERROR, NOT_INITIALISED, TIMEOUT, ProcDef, Unknown
+from . import output
 from .local_look import LocalLook
 from .remote import BadTarget, Target, Ways, one_place
 from .watched_host import HZ, NoLook, WatchedHost, watched
@@ -83,12 +83,8 @@ def unreached(args: argparse.Namespace, verb: str, why: str) -> int:
     """Says why nothing came, as a document too where one is asked for."""
     if getattr(args, "json", False):
         row = {"device": None, "severity": "unchecked", "reason": why}
-        print(
-            json.dumps(
-                {"host": None, "problems": [row], "unknown": [], "exit_code": ExitStatus.UNCHECKED},
-                indent=2,
-            )
-        )
+        document = {"host": None, "problems": [row], "unknown": []}
+        print(output.dump({**document, "exit_code": ExitStatus.UNCHECKED}))
     print(f"gpuscope {verb}: {why}", file=sys.stderr)
     return ExitStatus.UNCHECKED
 

@@ -202,7 +202,7 @@ def run(args: argparse.Namespace) -> int:
         return ExitStatus.PROBLEMS
     result = result_of(outcome.found)
     if args.output is not None:
-        document = json.dumps(result.document(), indent=2, allow_nan=False) + "\n"
+        document = output.dump(result.document()) + "\n"
         write_output(args.output, document.encode())
     if args.events:
         write_event("end", document=result.document())
@@ -411,7 +411,7 @@ def write_event(kind: str, **values: object) -> None:
 
 def _print(result: SearchResult, args: argparse.Namespace) -> None:
     if args.json:
-        print(json.dumps(result.document(), indent=2, allow_nan=False))
+        print(output.dump(result.document()))
         return
     print(clean_lines(result.sentence()))
     print()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from ....process import atomic_file
 from ....text.units import count_text, duration_text
 from ... import args as types
 from ...args import flag, option
+from ...output import dump
 
 FORMATS = ("text", "md", "json")
 
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         if args.json or args.format == "json":
             listed = {"claims": [_listed_document(claim) for claim in args.only]}
-            print(json.dumps(listed, indent=2))
+            print(dump(listed))
         else:
             print("\n".join(_listed(claim) for claim in args.only))
         return ExitStatus.OK
@@ -86,7 +86,7 @@ def _measure(args: argparse.Namespace, machine: Machine, repeats: int) -> int:
             document = claim_report.document(
                 results, machine, repeats, time.monotonic() - begun, len(claims)
             )
-            return json.dumps(document, indent=2, allow_nan=False)
+            return dump(document)
         if shape == "md":
             return claim_report.markdown(results, machine)
         width = min(shutil.get_terminal_size((claim_report.WIDTH, 24)).columns, 140)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import sys
@@ -17,6 +16,7 @@ from ....lab.launch import find_python
 from ....lab.pitfalls import PitfallScripts, find, load
 from ....process import child
 from ...args import flag
+from ...output import dump
 
 ASK_SECONDS = 60.0
 """Seconds allowed for importing torch, which may be on a slow disk."""
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     """
     pitfalls = load()
     if args.name is None:
-        print(json.dumps(_document(pitfalls), indent=2) if args.json else _in_words(pitfalls))
+        print(dump(_document(pitfalls)) if args.json else _in_words(pitfalls))
         return ExitStatus.OK
     chosen = find(args.name, pitfalls)
     if chosen is None or args.json:

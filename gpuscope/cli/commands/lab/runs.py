@@ -6,8 +6,6 @@ Recordings can be compared with them.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,7 @@ from ... import args as types
 from ... import output
 from ...args import option
 from ...main import sentence
-from .sweep import rendered
+from .sweep import kind_of, rendered, write
 
 LISTED = 30
 MAX_NUMBER = 10**15 - 1
@@ -126,12 +124,8 @@ def run(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace, ledger: RunLedger) -> int:
     entries = ledger.entries(limit=args.limit)
     if args.json:
-        print(
-            json.dumps(
-                {"ledger": str(ledger.path), "runs": [tables.run_mapping(e) for e in entries]},
-                indent=2,
-            )
-        )
+        runs = [tables.run_mapping(entry) for entry in entries]
+        print(output.dump({"ledger": str(ledger.path), "runs": runs}))
     elif not entries:
         print(
             f"The ledger {clean(str(ledger.path))} has no runs yet.\n"
@@ -158,7 +152,7 @@ def _show(args: argparse.Namespace, ledger: RunLedger) -> int:
         return ExitStatus.OK
     entry = _entry(ledger, int(args.what))
     if args.json:
-        print(json.dumps(tables.run_mapping(entry, whole=True), indent=2, allow_nan=False))
+        print(output.dump(tables.run_mapping(entry, whole=True)))
         return ExitStatus.OK
     print("\n".join(_in_words(entry)))
     return ExitStatus.OK
@@ -223,7 +217,7 @@ def _compare(args: argparse.Namespace, ledger: RunLedger) -> int:
             comparison_mapping(one, args.sides[0], word)
             for one, word in zip(compared, args.sides[1:], strict=True)
         ]
-        print(json.dumps({"comparisons": rows}, indent=2, allow_nan=False))
+        print(output.dump({"comparisons": rows}))
     else:
         print("\n\n".join("\n".join(comparison_lines(one)) for one in compared))
     return ExitStatus.OK
@@ -337,8 +331,7 @@ def _heading(entries: Sequence[Entry]) -> str:
 
 
 def _export(args: argparse.Namespace, ledger: RunLedger) -> int:
-    ending = args.output.suffix.lower().lstrip(".") if args.output else ""
-    kind = args.format or (ending if ending in tables.FORMATS else "md")
+    kind = kind_of(args.output, args.format)
     if args.group:
         plan = stored(ledger, args.group)
         text = rendered(
@@ -353,12 +346,8 @@ def _export(args: argparse.Namespace, ledger: RunLedger) -> int:
         text = _exported(entries, kind)
     if args.output is None:
         print(text, end="")
-        return ExitStatus.OK
-    try:
-        args.output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        print(f"{clean(str(args.output))} cannot be written: {error.strerror}", file=sys.stderr)
-        return ExitStatus.UNCHECKED
+    else:
+        write(args.output, text)
     return ExitStatus.OK
 
 
@@ -366,14 +355,8 @@ def _exported(entries: Sequence[Entry], kind: str) -> str:
     if kind == "csv":
         return tables.runs_csv(entries)
     if kind == "json":
-        return (
-            json.dumps(
-                {"runs": [tables.run_mapping(e, whole=True) for e in entries]},
-                indent=2,
-                allow_nan=False,
-            )
-            + "\n"
-        )
+        runs = [tables.run_mapping(entry, whole=True) for entry in entries]
+        return output.dump({"runs": runs}) + "\n"
     return tables.runs_markdown(entries)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import shutil
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+from ....errors import UserError
 from ....exit_status import ExitStatus
 from ....lab import rules, tables, torch_probe
 from ....lab.config import ConfigError, LabConfig, add_toggles
@@ -270,17 +270,10 @@ def _report(
     kind = "json" if args.json else args.format
     print(rendered(plan, found, kind), end="")
     if args.output:
-        ending = args.output.suffix.lower().lstrip(".")
-        kind = args.format or (
-            ending if ending in tables.FORMATS else "json" if args.json else "md"
-        )
-        try:
-            args.output.write_text(rendered(plan, found, kind), encoding="utf-8")
-            _say(f"Written: {args.output}")
-        except OSError as error:
-            again = f"gpuscope lab runs export --group {plan.group} -o FILE"
-            _say(f"{args.output} cannot be written: {error.strerror}.", f"Next: {again}")
-            return ExitStatus.UNCHECKED
+        kind = kind_of(args.output, args.format, "json" if args.json else "md")
+        again = f"gpuscope lab runs export --group {plan.group} -o FILE"
+        write(args.output, rendered(plan, found, kind), again)
+        _say(f"Written: {args.output}")
     if not outcome.complete:
         done = sum(len(cell.runs) for cell in found)
         _say(
@@ -298,6 +291,22 @@ def _report(
     )
 
 
+def kind_of(path: Path | None, wanted: str | None, otherwise: str = "md") -> str:
+    """Return the format of a table: the one that is asked for, else the one that its file names."""
+    ending = path.suffix.lower().lstrip(".") if path is not None else ""
+    return wanted or (ending if ending in tables.FORMATS else otherwise)
+
+
+def write(path: Path, text: str, again: str = "") -> None:
+    """Write a table to a file. Raises :class:`UserError` with ``again``, what to do then."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"{clean(str(path))} cannot be written: {error.strerror}.", "", again
+        ) from None
+
+
 def rendered(plan: SweepPlan, found: Sequence[tables.CellResult], kind: str | None) -> str:
     """Return the table as ``md``, ``csv``, ``json``, or (None) as text for a terminal."""
     if kind == "md":
@@ -305,7 +314,7 @@ def rendered(plan: SweepPlan, found: Sequence[tables.CellResult], kind: str | No
     if kind == "csv":
         return tables.as_csv(plan, found)
     if kind == "json":
-        return json.dumps(tables.as_json(plan, found), indent=2, allow_nan=False) + "\n"
+        return cli_output.dump(tables.as_json(plan, found)) + "\n"
     rows = tables.text_rows(
         found, shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     )

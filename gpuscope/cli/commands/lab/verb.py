@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from typing import Any
 
@@ -14,6 +13,7 @@ from ....lab.launch import LabRun, run_blocking
 from ....lab.run_series import document_of
 from ....store.view import HostView
 from ...args import add_theme, flag
+from ...output import dump
 from . import devices as lab_devices
 from .text import WorkerProgress, in_words
 
@@ -104,7 +104,7 @@ def _train(args: argparse.Namespace, config: LabConfig, share: lab_devices.Tenso
 
         document = lab_predicted.with_prediction(document, config)
     if args.json:
-        _print(document)
+        print(dump(document))
     elif lab.summary and not lab.failure:
         print(in_words(document))
         if args.predict:
@@ -114,11 +114,6 @@ def _train(args: argparse.Namespace, config: LabConfig, share: lab_devices.Tenso
     if document["steps"] and not args.no_ledger:
         _write_down(document)
     return _exit_code(lab, document)
-
-
-def _print(document: dict[str, Any]) -> None:
-    json.dump(document, sys.stdout, indent=2, allow_nan=False)
-    print()
 
 
 def _write_down(document: dict[str, Any]) -> None:

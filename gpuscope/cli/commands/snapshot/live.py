@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ....errors import UsageError, UserError
 from ....exit_status import ExitStatus
 from ....text.units import bytes_text, duration_text, percent_text
-from ... import remote
+from ... import output, remote
 from ...args import flag, option, whole_between
 from ...progress_line import ProgressLine
 
@@ -88,7 +87,7 @@ def run_live(args: argparse.Namespace) -> int:
     one_trainer.check_exists(place, NotTaken)
     with contextlib.ExitStack() as stack:
         answer = asyncio.run(_ask(args, place, stack))
-    print(json.dumps(answer, indent=2) if args.json else _text(answer, args.target))
+    print(output.dump(answer) if args.json else _text(answer, args.target))
     return ExitStatus.OK
 
 
