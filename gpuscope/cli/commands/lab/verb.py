@@ -83,7 +83,7 @@ def _refusal(
 def _refuse(config: LabConfig, refused: metrics.RunFailure, as_json: bool) -> int:
     if as_json:
         reasons = {"": ("not_initialised", refused.what)}
-        _print(metrics.document(config.to_mapping(), {}, reasons, error=refused))
+        print(dump(metrics.document(config.to_mapping(), {}, reasons, error=refused)))
     print(refused, file=sys.stderr)
     return ExitStatus.PROBLEMS
 
