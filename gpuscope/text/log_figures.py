@@ -24,7 +24,7 @@ They look like ``Train: 0 [ 5/20`` (timm), ``Epoch: [0][ 10/5005]`` and ``Train 
 """
 _EPOCH = re.compile(r"(?<![A-Za-z])epoch\W{0,3}(\d{1,9})(?![\d.]*\.\d)", re.IGNORECASE)
 _STEP = re.compile(
-    r"(?<![A-Za-z])(?:global[_ ]?)?(?:steps?|iter(?:ation)?s?|it"
+    r"(?<![A-Za-z])(?<!nan )(?<!skipped )(?:global[_ ]?)?(?:steps?|iter(?:ation)?s?|it"
     r"|batch)[\"']?\s{0,3}[:=#]?\s{0,3}[\[(]?\s{0,6}(\d{1,12})(?![\d.]\d)(?:\s{0,3}(?:/"
     r"|of)\s{0,3}(\d{1,12}))?(?!\s{0,2}(?:it|s|ms)/)",
     re.IGNORECASE,

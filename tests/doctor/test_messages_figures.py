@@ -122,6 +122,32 @@ CASES = {
         "detach-loss-accumulation",
         "from 35.0 GiB to 69.0 GiB",
     ),
+    "loss.fp16": (
+        "precision fp16\nstep 1 loss 0.9\nstep 2 loss nan",
+        "bf16-instead-of-fp16",
+        'the log says "fp16"',
+    ),
+    "loss.diverged": (
+        "\n".join(f"step {step} loss {loss}" for step, loss in enumerate((2, 2.1, 1.9, 80, "nan"))),
+        "not-finite",
+        "before it the loss grew from 2.05 to 80",
+    ),
+    "loss.sudden": (
+        "\n".join(f"step {step} loss {loss}" for step, loss in enumerate((2, 2.1, 1.9, "inf"))),
+        "not-finite",
+        "the last finite loss is 1.9 at step 2, and nothing grew before it",
+    ),
+    "loss.turned": (
+        "step 1 loss 0.9\nstep 2 loss nan",
+        "not-finite",
+        "the last finite loss is 0.9 at step 1; too few were printed",
+    ),
+    "loss.from-start": ("step 1 loss nan", "not-finite", "no finite loss is printed before it"),
+    "loss.once": (
+        "step 1 loss 0.9\nstep 2 loss nan\nstep 3 loss 0.8",
+        "not-finite",
+        "and later losses are finite again",
+    ),
     "smi.first-device-above-all": (
         smi((23000, 97), (90, 0)),
         "dp-imbalance-gpu0",

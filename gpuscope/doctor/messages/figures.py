@@ -17,22 +17,21 @@ def votes(
 ) -> Iterator[Vote]:
     """Yield the votes of the rule called ``name``.
 
-    ``figures`` fill in the rule's sentence; numbers are bytes. The sentence is appended to the
-    evidence, with the same source as the last piece of evidence.
+    ``figures`` fill in the rule's sentence and its titles; numbers are bytes. The sentence is
+    appended to the evidence, with the same source as the last piece of evidence.
     """
     rule = tables.figure_rules()[name]
+    shown = {
+        key: value if isinstance(value, str) else size_text(value) for key, value in figures.items()
+    }
     if rule.says:
-        shown = {
-            key: value if isinstance(value, str) else size_text(value)
-            for key, value in figures.items()
-        }
         evidence = (*evidence, (rule.says.format_map(shown), evidence[-1][1]))
     for vote in rule.votes:
         if vote.counts(circumstances):
             yield Vote(
                 pitfall=vote.pitfall,
                 cause=vote.cause or rule.cause or rule.id,
-                title=vote.title,
+                title=vote.title.format_map(shown),
                 weight=vote.weight,
                 confidence=vote.confidence,
                 severity=rule.severity,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..finding import Abstained, Finding
-from . import causes, figures, growth, oom, own_numbers, rule, smi, symptoms, tables
+from . import causes, figures, growth, loss_turn, oom, own_numbers, rule, smi, symptoms, tables
 from . import scene as scenes
 from .oom import OutOfMemory
 from .predicted import add_effects
@@ -62,6 +62,8 @@ def _votes(
     if grown:
         scene.facts.setdefault("growth", grown)
     votes = list(rule.apply(tables.rules(), log, scene, described))
+    if not described:
+        votes += loss_turn.votes(log)
     refusals = oom.find(log)
     tries = len(log.find_all("tried to allocate", 50))
     if tries > 1 and scene.any("rerun", "notebook"):

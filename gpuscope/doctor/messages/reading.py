@@ -7,12 +7,16 @@ kept whole.
 
 from __future__ import annotations
 
+import math
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from os import PathLike
 from typing import IO, cast
+
+from ...wire.loss_text import training_losses
 
 CHUNK_BYTES = 4 * 1024 * 1024
 WHOLE_BYTES = 512 * 1024
@@ -69,6 +73,18 @@ NEEDLES = tuple(
         "Duplicate GPU",
     )
 )
+# A loss or a norm that is not finite. Both begin with a literal text, which makes the search as
+# fast as that for a word.
+_NOT_FINITE = (
+    re.compile(
+        rb"oss[\"']?\s{0,3}[:=]?\s{0,3}[\"']?\s{0,3}(?:[nN][aA][nN]|[-+]?[iI][nN][fF])(?![A-Za-z\d])"
+    ),
+    re.compile(rb"norm[\"']?\s{0,3}[:=]\s{0,3}[\"']?[nN][aA][nN](?![A-Za-z\d])"),
+)
+_PRINTED = re.compile(rb"[\r\n]")
+LOSSES_BEFORE = 64
+"""How many of the lines with a loss before the first one that is not finite are kept."""
+
 MOST_HITS = 1000
 """How many hits of one word are examined in a chunk; more are the program's usual output."""
 
@@ -178,6 +194,7 @@ def _read(chunks: Iterator[bytes]) -> Excerpt:
         found.lines = [(i, decoded(line)) for i, line in enumerate(head.split(b"\n"), 1)]
         return found
     windows, figures, tail = _Windows(), _Figures(), b""
+    turned = False
     numbered: dict[int, bytes] = {}
     number = 1
     for data in chain((head,), chunks):
@@ -187,6 +204,11 @@ def _read(chunks: Iterator[bytes]) -> Excerpt:
             for i, line in enumerate(data.split(b"\n", HEAD_LINES)[:HEAD_LINES], 1):
                 numbered[i] = line
         _search(data, number, windows, figures)
+        if not turned:
+            at = _first_not_finite(data)
+            turned = at >= 0
+            if turned:
+                numbered.update(_losses_before(data, at, number))
         number += data.count(b"\n")
         tail = (tail + data)[-256 * 1024 :] if len(data) < 256 * 1024 else data[-256 * 1024 :]
     found.cut = True
@@ -242,6 +264,34 @@ def _search(data: bytes, number: int, windows: _Windows, figures: _Figures) -> N
         at = data.find(b"mem", max(end, begin + len(data) // CHUNK_FIGURES))
 
 
+def _first_not_finite(data: bytes) -> int:
+    """Return where the first training loss is that is NaN or infinite, -1 where none is."""
+    first = -1
+    for pattern in _NOT_FINITE:
+        for count, match in enumerate(pattern.finditer(data)):
+            if count == MOST_HITS or 0 <= first < match.start():
+                break
+            at = match.start()
+            begin = max(data.rfind(b"\n", 0, at), data.rfind(b"\r", 0, at)) + 1
+            end = _PRINTED.search(data, match.end())
+            line = data[max(begin, at - LINE_BYTES) : end.start() if end else len(data)]
+            losses = training_losses(line[:LINE_BYTES].decode("utf-8", "replace"))
+            if any(not math.isfinite(float(loss)) for loss in losses):
+                first = at
+                break
+    return first
+
+
+def _losses_before(data: bytes, at: int, number: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines with a loss up to and with the one at ``at``, and their numbers."""
+    for _ in range(LOSSES_BEFORE + 1):
+        begin = data.rfind(b"\n", 0, at) + 1
+        yield number + data.count(b"\n", 0, begin), data[begin : _go_forth(data, begin, 1)]
+        at = data.rfind(b"oss", 0, begin)
+        if at < 0:
+            return
+
+
 def _go_back(data: bytes, at: int, lines: int) -> int:
     """Return where the line begins that is this many lines before ``at``."""
     for _ in range(lines):
@@ -262,9 +312,16 @@ def _go_forth(data: bytes, at: int, lines: int) -> int:
 
 
 def decoded(line: bytes) -> str:
-    """Return a line as text; a very long one keeps its beginning and its end."""
+    """Return a line as text; a very long one keeps its beginning and its end.
+
+    A progress bar is one line for a whole epoch: of that, also the place is kept where the loss
+    turns NaN.
+    """
     if len(line) > LINE_BYTES:
-        line = line[: LINE_BYTES // 2] + b" ... " + line[-LINE_BYTES // 2 :]
+        half = LINE_BYTES // 2
+        at = _first_not_finite(line[half:-half]) if b"\r" in line else -1
+        turn = b"" if at < 0 else line[max(at, half) : half + at + half // 2] + b"\r ... \r"
+        line = line[:half] + (b"\r ... \r" if turn else b" ... ") + turn + line[-half:]
     return line.rstrip(b"\r").decode("utf-8", "replace")
 
 
