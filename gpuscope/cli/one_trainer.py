@@ -78,27 +78,30 @@ def refusal(code: str, reason: str, pid: int) -> str:
     return f"{reason}.\n{hint}".replace("..\n", ".\n")
 
 
-def not_found(host: HostView, place: remote.Target, verb: str) -> str:
+async def not_found(there: WatchedHost, place: remote.Target, verb: str) -> str:
     """Return why there is no trainer with the pid of a place, and what to do next."""
-    if place.is_remote:
-        return _not_found_there(host, place)
-    return _not_found_here(host, place.pid or 0, verb)
-
-
-def _not_found_there(host: HostView, place: remote.Target) -> str:
+    host, pid = there.host, place.pid or 0
+    if not place.is_remote:
+        return _not_found_here(host, pid, verb)
     if host.sampled_seconds is None:
         why = host.link.reason
         return f"the host sent nothing{': ' + why if why else ''}"
+    return _not_found_there(host, place, await there.lacks_process(pid))
+
+
+def _not_found_there(host: HostView, place: remote.Target, lacks_it: bool) -> str:
     there = [f"  {t.definition.pid}    ({_rank(t)})" for t in host.trainers if t.gone is None][:16]
-    return "\n".join(
-        [
-            f"there is no probe in pid {place.pid} on {host.name}. It was not touched.",
-            "Trainers with a probe there:" if there else "No trainer there has a probe.",
-            *there,
-            f"Now: gpuscope attach {place.text} --inject    (asks first, and shows the overhead)",
-            "Next run, there: gpuscope run train.py",
-        ]
-    )
+    lines = [
+        f"no process has pid {place.pid} on {host.name}."
+        if lacks_it
+        else f"there is no probe in pid {place.pid} on {host.name}. It was not touched.",
+        "Trainers with a probe there:" if there else "No trainer there has a probe.",
+        *there,
+    ]
+    if lacks_it:
+        return "\n".join([*lines, f"Next: gpuscope ps {place.where}    lists its processes"])
+    now = f"gpuscope attach {place.text} --inject    (asks first, and shows the overhead)"
+    return "\n".join([*lines, f"Now: {now}", "Next run, there: gpuscope run train.py"])
 
 
 def _not_found_here(host: HostView, pid: int, verb: str) -> str:

@@ -56,7 +56,7 @@ async def trainers_of(
         return found
     host = there.host
     if place.pid is not None:
-        raise error(not_found(host, place, verb))
+        raise error(await not_found(there, place, verb))
     if job and not os.path.lexists(job) and not _jobs(host):
         raise MissingFile(job)
     raise error(_none(host, place, verb, job))

@@ -64,6 +64,17 @@ class WatchedHost:
         assert number is not None
         return ProbedTrainer(self.source, self.store, trainer, number)
 
+    async def lacks_process(self, pid: int) -> bool:
+        """Return whether the agent of another host answers that no process there has this pid."""
+        from ..store.pending_requests import SourceError
+
+        try:
+            listed = await self.source.request("inject", {"method": "list", "pids": str(pid)})
+        except SourceError:
+            return False
+        rows = listed.value.get("processes")
+        return isinstance(rows, list) and all(row.get("pid") != pid for row in rows)
+
     async def until(self, enough: Callable[[HostView, float], bool], seconds: float) -> bool:
         """Wait until a view is complete enough, ``seconds`` since the first sample at most.
 

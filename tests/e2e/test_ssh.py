@@ -149,6 +149,16 @@ def test_where_the_time_of_a_trainer_goes_is_told_from_afar(gpuscope):
         assert done.returncode == 3
         assert f"there is no probe in pid {other.pid} on" in done.stderr
         assert str(process.pid) in done.stderr
+
+        # the same once it is no more: nothing can be put into it
+        for verb in ("why", "doctor", "snapshot"):
+            done = gpuscope(verb, f"good:{other.pid}")
+            said = done.stdout + done.stderr
+            assert done.returncode == 3, said
+            assert re.search(rf"[Nn]o process has pid {other.pid} on", said), said
+            assert str(process.pid) in said
+            assert "probe in pid" not in said
+            assert "gpuscope ps good" in " ".join(said.split())
     nothing_left(5)
 
 

@@ -86,7 +86,8 @@ async def _one(
                     max(timeout, WATCH_SECONDS),
                 )
                 await _ask_what_was(there, timeout)
-                report = _report(there, target, complete, timeout)
+                problem = await _no_such_trainer(there, target)
+                report = _report(there, target, complete, timeout, problem)
                 return report if environment is None else await environment + report
             finally:
                 if environment is not None:
@@ -121,13 +122,33 @@ async def _ask_what_was(there: WatchedHost, timeout: float) -> None:
     await asyncio.gather(*(one(trainer) for trainer in living[:MAX_REQUESTS]))
 
 
+async def _no_such_trainer(there: WatchedHost, target: Target) -> str:
+    """Return why the process of a target is not judged, "" where it is, or where none is named."""
+    pids = [one.definition.pid for one in there.host.trainers if one.gone is None]
+    if target.pid is None or target.pid in pids:
+        return ""
+    name = clean(there.host.name, 100)
+    listed = f"Trainers with a probe there: {', '.join(map(str, pids[:16])) or 'none'}."
+    if await there.lacks_process(target.pid):
+        return (
+            f"No process has pid {target.pid} on {name}. {listed} Next: gpuscope ps "
+            f"{clean(target.where, 100)}"
+        )
+    return (
+        f"There is no probe in pid {target.pid} on {name}: what is inside is unknown, and it was "
+        f"not touched. {listed} Next: gpuscope attach {clean(target.text, 100)}"
+    )
+
+
 def _enough_seconds(host: HostView) -> float:
     from ....agent.oneshot import TRAINERS_SECONDS
 
     return WATCH_SECONDS if any(one.gone is None for one in host.trainers) else TRAINERS_SECONDS
 
 
-def _report(there: WatchedHost, target: Target, complete: bool, timeout: float) -> Report:
+def _report(
+    there: WatchedHost, target: Target, complete: bool, timeout: float, problem: str
+) -> Report:
     from ....doctor import live
 
     host = there.host
@@ -141,14 +162,8 @@ def _report(there: WatchedHost, target: Target, complete: bool, timeout: float) 
         )
     )
     trainers = [one for one in host.trainers if one.gone is None]
-    if target.pid is not None and not any(one.definition.pid == target.pid for one in trainers):
-        known = ", ".join(str(one.definition.pid) for one in trainers[:16]) or "none"
-        why = (
-            f"There is no probe in pid {target.pid} on {name}: what is inside is unknown, and "
-            f"it was not touched. Trainers with a probe there: {known}. Next: gpuscope attach "
-            f"{clean(target.text, 100)}"
-        )
-        return Report(problems=(why, *late))
+    if problem:
+        return Report(problems=(problem, *late))
     if not trainers:
         return Report(
             examined=(f"trainers on {name} (none has a probe)",), problems=late

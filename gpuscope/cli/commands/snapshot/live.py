@@ -102,7 +102,7 @@ async def _ask(
         trainers = await trainers_of(there, place, "snapshot", error=NotTaken)
         trainer = next((one for one in trainers if one.definition.pid == place.pid), None)
         if trainer is None:  # it has only started some
-            raise NotTaken(one_trainer.not_found(there.host, place, "snapshot"))
+            raise NotTaken(await one_trainer.not_found(there, place, "snapshot"))
         try:
             return await _request(args, there, trainer)
         except SourceError as error:
