@@ -47,6 +47,7 @@ class Fix:
     exact command. ``now`` means that the fix helps without a restart. ``effect`` is its predicted
     gain with a unit, where that can be computed, and ``cost`` is its trade-off. ``causes`` are the
     causes that a fix of the table is for; if it is empty, the fix is for all causes of its pitfall.
+    ``framework`` is the package whose own option the fix names, "" for a loop of the user's own.
     ``example`` says that the numbers in its code are not those of the user's script.
     """
 
@@ -59,6 +60,7 @@ class Fix:
     effect: str = ""
     cost: str = ""
     causes: tuple[str, ...] = ()
+    framework: str = ""
     example: bool = False
 
     def signed_code(self) -> list[tuple[str, str]]:
@@ -95,14 +97,17 @@ class Pitfall:
     verify: str = ""
     sources: tuple[str, ...]
 
-    def fixes_for(self, cause: str) -> tuple[Fix, ...]:
+    def fixes_for(self, cause: str, framework: str = "") -> tuple[Fix, ...]:
         """Return the fixes of one cause: those that name it, then those for every cause.
 
-        If the row has neither, all of its fixes are returned.
+        If the row has neither, all of its fixes are returned. Where a ``framework`` runs the loop
+        and has options for it, only these are returned.
         """
-        named = [fix for fix in self.fixes if cause in fix.causes]
-        general = [fix for fix in self.fixes if not fix.causes]
-        return (*named, *general) or self.fixes
+        own = tuple(fix for fix in self.fixes if framework and fix.framework == framework)
+        fixes = own or tuple(fix for fix in self.fixes if not fix.framework)
+        named = [fix for fix in fixes if cause in fix.causes]
+        general = [fix for fix in fixes if not fix.causes]
+        return (*named, *general) or fixes
 
 
 Bound = Literal["exactly", "about", "at most"]

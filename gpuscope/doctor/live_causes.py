@@ -243,7 +243,7 @@ def _found(
         "setting": cause.words[:1].upper() + cause.words[1:],
     }
     severity: Severity = "warning" if cause.warns and name != "look.small_batch" else "info"
-    fixes = _own_fixes(ledger, cause) or None
+    fixes = _own_fixes(ledger, cause) or _framework_fixes(trainer, name) or None
     job = scene.host.job_of(trainer)
     if cause.name == "input" and job is not None:
         thread = cause.clock.share if cause.clock is not None else 0.0
@@ -309,6 +309,15 @@ def _own_fixes(ledger: TimeLedger, cause: Cause) -> list[Fix]:
     figures = {"line": path.rpartition("/")[2] + space + function, "part": part}
     usual = table.load()[WORDINGS.findings[name].pitfall].fixes_for(name)
     return [*WORDINGS.fixes(["own-line"], figures), *usual]
+
+
+def _framework_fixes(trainer: TrainerView, name: str) -> list[Fix]:
+    """Return the options of the framework that runs the loop, for the finding with this name."""
+    from . import table
+
+    framework = trainer.definition.framework or ""
+    fixes = table.load()[WORDINGS.findings[name].pitfall].fixes_for(name, framework)
+    return [fix for fix in fixes if fix.framework]
 
 
 def _what_a_cure_wins(cause: Cause, what: str) -> str:

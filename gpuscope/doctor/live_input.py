@@ -294,7 +294,10 @@ def _workers(
     """Return the fix with the script's own line, where that could be read."""
     pinned = trainer.definition.cuda
     figures = {"workers": number or "N", "pinned": ", pin_memory=True" if pinned else "", **gain}
-    fixes = WORDINGS.fixes(["one-worker" if number == 1 else "workers"], figures)
+    row = "one-worker" if number == 1 else "workers"
+    if trainer.definition.framework == "transformers":
+        row = "workers-of-transformers"
+    fixes = WORDINGS.fixes([row], figures)
     if loader is None or number is None:
         return fixes
     code = loader.with_workers(number, pinned)

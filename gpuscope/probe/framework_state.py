@@ -44,6 +44,7 @@ class _Found(NamedTuple):
     state: Optional[weakref.ref[Any]]  # the meter of a script
     script: Optional[TrainingReport] = None
     steps: int = 0
+    framework: Optional[str] = None
 
 
 class FrameworkState:
@@ -58,6 +59,14 @@ class FrameworkState:
         self._found: Optional[_Found] = None
         self._bars: List[weakref.ref[Any]] = []
         self._kept: Optional[TrainingReport] = None
+
+    @property
+    def framework(self) -> Optional[str]:
+        """The package of the framework that trains, None if none is known.
+
+        Lightning, which has two, is "lightning".
+        """
+        return self._found.framework if self._found is not None else None
 
     def look(self, now: float, stepped: bool, steps: int = 0) -> None:
         """Search the callers, if the interval is over (``now`` is perf_counter).
@@ -123,6 +132,7 @@ def _search(frame: Any, steps: int) -> Tuple[Optional[_Found], List[weakref.ref[
     """
     state: Any = None
     reader: Optional[Reader] = None
+    framework = ""
     own: List[Dict[str, Any]] = []
     bars: List[weakref.ref[Any]] = []
     for _ in range(MAX_FRAMES):
@@ -137,6 +147,7 @@ def _search(frame: Any, steps: int) -> Tuple[Optional[_Found], List[weakref.ref[
                 for key in class_names(values[name]) if name in values else ():
                     if key in READERS:
                         state, reader = values[name], READERS[key]
+                        framework = key.partition(".")[0].replace("pytorch_lightning", "lightning")
             bars.extend(_bars_in(values))
         elif len(own) < MAX_OWN_FRAMES and kind(code.co_filename) == OWN:
             values = _values(frame)
@@ -145,7 +156,7 @@ def _search(frame: Any, steps: int) -> Tuple[Optional[_Found], List[weakref.ref[
         frame = frame.f_back
     try:
         if reader is not None:
-            return _Found(reader, weakref.ref(state)), bars
+            return _Found(reader, weakref.ref(state), framework=framework), bars
         outer: Dict[str, Any] = {}
         for values in reversed(own):
             report = read_script(values, outer)

@@ -194,6 +194,7 @@ class Sampler:
             trainer.cuda = initialised
             if self._steps.last is not None:
                 trainer.step_source = self._steps.counted_by or BY_OPTIMIZER
+            trainer.framework = self.gauges.progress.state.framework
             trainer.backend = cuda.backend() if initialised else None
             known = self.definitions.get(TRAINER_ID)
             if known is None or known.trainer != trainer:

@@ -205,6 +205,8 @@ class TrainerDef:
     # cores it may use, by its affinity and the CPU quota of its cgroup
     cores: Optional[float] = None
     step_source: Optional[str] = None  # what a step is: "optimizer steps", or else what and why
+    # the package whose trainer runs the loop, such as "transformers"; None for the user's own loop
+    framework: Optional[str] = None
 
 
 @dataclass

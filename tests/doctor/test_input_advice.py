@@ -30,6 +30,7 @@ def advised(
     cores: int = 2,
     share: float = 0.9,
     cuda: bool = False,
+    framework: str | None = None,
 ) -> Finding:
     """The finding of a training with a step of 100 ms, which waits for its input for a share."""
     frames = one(
@@ -42,6 +43,8 @@ def advised(
     for frame in frames:
         if isinstance(frame, f.Def) and frame.host is not None:
             frame.host.cpu_count = cores
+        if isinstance(frame, f.Def) and frame.trainer is not None:
+            frame.trainer.framework = framework
     store = views.store_of(frames)
     host = views.host_in(store)
     facts: dict[str, Any] = {"loader_workers": workers, "loading_cores": needs}
@@ -51,6 +54,12 @@ def advised(
     host = views.host_in(store)
     found = live.examine(host, lambda *of: store.history(SOURCE, *of)).findings
     return next(one for one in found if one.cause == "live.input_bound")
+
+
+def test_hugging_faces_trainer_is_given_its_own_option_for_workers():
+    fixes = advised(cores=8, busy=10.0, framework="transformers").fixes
+    assert any("dataloader_num_workers=" in fix.code for fix in fixes)
+    assert not any("DataLoader(" in fix.code for fix in fixes)
 
 
 def reasons(finding: Finding) -> str:

@@ -35,6 +35,7 @@ def found(
     steps: int = 500,
     more: Any = (),
     cuda: bool = True,
+    framework: str | None = None,
     **shares: float,
 ) -> list[Finding]:
     """One trainer on one H200, a minute of whose time went into rows by these shares.
@@ -47,6 +48,9 @@ def found(
         views.gpu(0),
         *trainer(48201, 0, 1, "ada", True, "job-1"),
     ]
+    for one in out:
+        if isinstance(one, f.Def) and one.trainer is not None:
+            one.trainer.framework = framework
     if not cuda:
         out = [one for one in out if getattr(one, "alloc", None) is None]
         for one in out:
@@ -94,6 +98,28 @@ def test_a_pause_is_told_from_its_bar_on_with_its_line_and_what_it_costs(name):
     (one,) = found(**{name: bar.told + 0.001})
     assert one.severity == "info"
     assert not found(**{name: bar.told - 0.001})
+
+
+@pytest.mark.parametrize(
+    ("name", "framework", "option"),
+    [
+        ("checkpoint", "transformers", "save_steps=2000"),
+        ("validation", "transformers", "eval_steps=2000"),
+        ("logging", "transformers", "logging_steps=100"),
+        ("checkpoint", "lightning", "ModelCheckpoint(every_n_train_steps=2000)"),
+        ("validation", "lightning", "val_check_interval=2000"),
+        ("logging", "lightning", "log_every_n_steps=100"),
+    ],
+)
+def test_a_frameworks_own_option_is_the_fix_where_it_runs_the_loop(name, framework, option):
+    (one,) = found(load=30.0, framework=framework, **{name: 0.5})
+    assert option in one.fixes[0].code
+    assert {fix.framework for fix in one.fixes} == {framework}
+    for other in (None, "fastai"):
+        (one,) = found(load=30.0, framework=other, **{name: 0.5})
+        fixes = one.fixes or table.load()[one.pitfall].fixes_for(one.cause)
+        assert fixes
+        assert {fix.framework for fix in fixes} == {""}
 
 
 def test_few_looks_or_few_steps_are_no_warning_but_of_what_is_timed():

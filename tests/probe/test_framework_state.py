@@ -94,6 +94,15 @@ def test_a_loss_that_is_lost_is_said_in_the_words_that_wait_reads(entry):
     assert _NOT_FINITE.match(loss.text)
 
 
+def test_the_framework_that_trains_is_named_by_its_package():
+    own = framework("train", "Loop")
+    for made, name in ((hf([]), "transformers"), (lightning(), "lightning"), (own, None)):
+        progress = ProgressReader()
+        assert progress.state.framework is None
+        seen_from(made, progress)
+        assert progress.state.framework == name
+
+
 def test_before_its_first_log_the_loss_is_unknown_with_the_reason():
     loss = seen_from(hf([]))["loss"]
     assert loss.text == "TrainerState has no loss yet: it logs one every 5 steps"
