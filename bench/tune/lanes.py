@@ -1,7 +1,8 @@
 """Measure the bars of ``gpuscope tune`` on many models at once, each on a card of its own.
 
 python -m bench.tune.lanes --out DIR --cards 0,1,2,3 [--seconds 520] [--bars DIR[:DIR…]]
-    [--quarter MODEL,…] [--beside MODEL,…] [--models MODEL,…] [--grids MODEL,…] [--budget 60]
+    [--quarter MODEL,…] [--beside MODEL,…] [--models MODEL,…] [--grids MODEL[:PARTS],…]
+    [--budget 60]
 
 Whichever card is free takes the next part, in this order:
 quarter/MODEL: tune has a part of the time of the model's grid, and what it finds runs in turns with
@@ -9,7 +10,8 @@ quarter/MODEL: tune has a part of the time of the model's grid, and what it find
 beside/MODEL: pytorch-autotune tunes first, and tune has the very seconds that it took. What both
     have found runs in turns with the baseline, in fresh processes.
 models/MODEL: tune has ``--budget`` seconds, and its result is run again beside the baseline.
-grid/MODEL: the grid, in parts.
+grid/MODEL: the grid, in parts that several cards can share. Once it is complete, quarter/MODEL
+    comes next.
 
 Nothing begins that is not expected to end in time, and everything is written as it comes. Where a
 folder of ``--bars`` is the output of an earlier call, that is continued, and what it has completed
@@ -64,10 +66,15 @@ MODELS: dict[str, tuple[str, int, int]] = {
     "gru-lm": (VISION + "gru_lm", 16, 4),
     "mlp-tiny": ("mlp-tiny", 32, 4),
     "gpt-large": ("gpt-large", 2, 4),
+    "tabular": ("bench.predict.families_unseen:tabular", 512, 4),
+    "nerf": ("bench.predict.families_blind_signals:nerf", 1024, 4),
+    "vgg-like": ("bench.predict.families_unseen:vgg_like", 16, 4),
 }
-"""The model, its micro-batch and accumulation: of the Lab, and ten families of bench/predict."""
-PARTS = 16
-"""Into so many parts a grid is divided."""
+"""The model, its micro-batch and accumulation: of the Lab, and families of bench/predict."""
+NO_CONVOLUTIONS = frozenset({"dlrm-like", "gpt-wide", "lstm-lm", "nerf", "tabular"})
+"""Factories of the Lab may have convolutions. Those of these families have none, so their grid
+does not have ``channels_last``.
+"""
 PART_SECONDS = 75.0
 """What a part of a grid is expected to take at least."""
 AUTOTUNE_SECONDS = {"gpt-small": 81.0, "conv-small": 73.0, "conv-large": 91.0, "mlp-large": 36.0}
@@ -125,16 +132,12 @@ class Lanes:
     def plan(self, autotune: bool) -> None:
         """List the parts, in their order, without those that an earlier call has completed."""
         args = self.args
-        parts: list[Part] = []
+        parts: list[Part | None] = []
         for name in args.quarter:
-            whole = grid_for(name, args.bars, args.out / "quarter" / name)
-            if not whole:
+            part = self.quarter(name, args.bars)
+            if part is None:
                 print(f"no grid of {name} is known: --bars", flush=True)
-                continue
-            rounds = ROUNDS.get(name, 3)
-            seconds = WITHIN_SHARE * whole + 3 * rounds * RUN_SECONDS + COMPILED_SECONDS
-            steps = f"--steps known,tune,turns --within grid --rounds {rounds}"
-            parts.append(Part(f"quarter/{name}", steps, seconds, "turns"))
+            parts.append(part)
         for name in args.beside if autotune else ():
             both = 2 * AUTOTUNE_SECONDS.get(name, AUTOTUNE_BUDGET)
             seconds = both + 6 * RUN_SECONDS + COMPILED_SECONDS
@@ -144,11 +147,37 @@ class Lanes:
         for name in args.models:
             steps = f"--steps tune,again --rounds 2 --budget {args.budget}"
             parts.append(Part(f"models/{name}", steps, args.budget + 4 * RUN_SECONDS, "again"))
-        for name in args.grids:
-            for part in range(1, PARTS + 1):
-                steps = f"--steps grid --shard {part}/{PARTS}"
+        for name, count in args.grids:
+            if self.has_grid(name):
+                parts.append(self.quarter(name, [args.out / "grid"]))
+                continue
+            for shard in range(1, count + 1):
+                steps = f"--steps grid --shard {shard}/{count}"
                 parts.append(Part(f"grid/{name}", steps, PART_SECONDS, ""))
-        self.waiting.extend(part for part in parts if not self.is_complete(part))
+        self.waiting.extend(part for part in parts if part and not self.is_complete(part))
+
+    def quarter(self, name: str, grids: Iterable[Path]) -> Part | None:
+        """Return the part that tunes in a share of the time of a grid in ``grids``, if any is."""
+        whole = grid_for(name, grids, self.args.out / "quarter" / name)
+        if not whole:
+            return None
+        rounds = ROUNDS.get(name, 3)
+        seconds = WITHIN_SHARE * whole + 3 * rounds * RUN_SECONDS + COMPILED_SECONDS
+        steps = f"--steps known,tune,turns --within grid --rounds {rounds}"
+        return Part(f"quarter/{name}", steps, seconds, "turns")
+
+    def has_grid(self, name: str) -> bool:
+        """Say whether every configuration of a grid has run."""
+        found = read(self.args.out / "grid" / name).get("grid", {})
+        return bool(found) and found["done"] == found["configurations"]
+
+    def after(self, part: Part) -> None:
+        """Let what needs a whole grid come next, once a part has completed it."""
+        with self.lock:
+            if part.folder == f"grid/{part.model}" and self.has_grid(part.model):
+                found = self.quarter(part.model, [self.args.out / "grid"])
+                if found is not None and not self.is_complete(found):
+                    self.waiting.appendleft(found)
 
     def take(self) -> Part | None:
         """Return the first part that is expected to end in time."""
@@ -174,6 +203,7 @@ class Lanes:
             code = self.make(part, card)
             took = time.monotonic() - began
             print(f"card {card}: {part.folder} {part.steps}: {code}, {took:.0f} s", flush=True)
+            self.after(part)
             with self.lock:
                 (self.args.out / "table.txt").write_text(table(self.args.out))
 
@@ -186,6 +216,7 @@ class Lanes:
             model, "--batch", str(batch), "--accumulate", str(accumulate), "--cards", card,
             "--out", str(out), "--device", self.args.device,
             *part.steps.split(),
+            *(word for switch in left_out(part.model) for word in ("--without", switch)),
         ]  # fmt: skip
         with (out / "log.txt").open("ab") as log:
             child = subprocess.Popen(
@@ -238,6 +269,11 @@ def ratio(found: dict[str, Any] | None) -> str:
     )
 
 
+def left_out(name: str) -> list[str]:
+    """Return the switches that the grid of a model does not have, as they do nothing to it."""
+    return ["channels_last"] if name in NO_CONVOLUTIONS else []
+
+
 def is_baseline(found: dict[str, Any]) -> bool:
     """Say whether tune has kept the baseline, so that there is nothing to run again."""
     return "tune" in found and found["tune"].get("config") == found.get("baseline")
@@ -274,7 +310,7 @@ def grid_for(name: str, folders: Iterable[Path], to: Path) -> float:
     model, batch, accumulate = MODELS[name]
     base = LabConfig(model=model, device="cuda", batch=batch, accumulate=accumulate)
     seconds = sum(map(seconds_of, runs.values()))
-    return seconds * len(grid(base, batch, facts)[0]) / len(runs)
+    return seconds * len(grid(base, batch, facts, left_out(name))[0]) / len(runs)
 
 
 def table(out: Path) -> str:
@@ -331,11 +367,25 @@ def names(text: str) -> list[str]:
     return found
 
 
+def in_parts(text: str) -> list[tuple[str, int]]:
+    """Return the models of a list with commas, and into how many parts each grid is divided."""
+    words = [word.partition(":") for word in text.split(",") if word]
+    models = names(",".join(name for name, _, _ in words))
+    try:
+        return [
+            (name, max(1, int(count or 1)))
+            for name, (_, _, count) in zip(models, words, strict=True)
+        ]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+
+
 def main() -> int:
     """Run the lanes, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    for kind in ("quarter", "beside", "models", "grids"):
+    for kind in ("quarter", "beside", "models"):
         parser.add_argument(f"--{kind}", type=names, default=[], metavar="MODEL,…")
+    parser.add_argument("--grids", type=in_parts, default=[], metavar="MODEL[:PARTS],…")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds, for --models")
     parser.add_argument("--seconds", type=float, default=520.0)
     parser.add_argument("--cards", required=True, help="such as 0,1,2,3")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 
 from gpuscope.lab.config import ConfigError, LabConfig
 from gpuscope.lab.ledger import Entry
@@ -65,12 +65,15 @@ class Plan:
 
 
 def grid(
-    base: LabConfig, batch: int, facts: Callable[[LabConfig], RunFacts]
+    base: LabConfig,
+    batch: int,
+    facts: Callable[[LabConfig], RunFacts],
+    without: Collection[str] = (),
 ) -> tuple[list[LabConfig], int]:
     """Return every combination of the switches that can run, and how many rules refused.
 
     ``batch`` is the micro-batch of ``base``. The effective batch stays. max-autotune is left out:
-    each of its runs would take minutes.
+    each of its runs would take minutes. So are the switches ``without``, which do nothing here.
     """
     cuda = facts(base).device_type == "cuda"
     total = batch * base.accumulate
@@ -83,6 +86,7 @@ def grid(
         "channels_last": (False, True) if base.has_convolutions else (False,),
         "batch": [size for size in sizes if total % size == 0],
     }
+    axes = {name: values for name, values in axes.items() if name not in without}
     found: list[LabConfig] = []
     refused = 0
     for values in itertools.product(*axes.values()):

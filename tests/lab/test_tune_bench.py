@@ -14,6 +14,7 @@ from bench.tune.bars import WITHIN_SHARE, Bars, missed
 from bench.tune.lanes import Lanes, table
 from bench.tune.plan import grid
 from bench.tune.replay import GRID, Recorded, base_of, replay
+from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import RunLedger
 from gpuscope.lab.sweep import cell_key
 from gpuscope.lab.tune.findings import Trial
@@ -89,7 +90,7 @@ def folders(found: Lanes) -> list[str]:
 
 
 def test_a_card_takes_only_what_is_expected_to_end_in_time(tmp_path: Path):
-    given = {"beside": ["gpt-small"], "models": ["gpt-tiny"], "grids": ["conv-small"]}
+    given = {"beside": ["gpt-small"], "models": ["gpt-tiny"], "grids": [("conv-small", 2)]}
     assert folders(lanes(tmp_path, 900.0, **given))[:3] == [
         "beside/gpt-small", "models/gpt-tiny", "grid/conv-small"
     ]  # fmt: skip
@@ -130,6 +131,38 @@ def test_a_quarter_of_the_time_is_that_of_the_most_complete_grid_that_is_known(t
     copied = RunLedger(tmp_path / "quarter" / "gpt-small" / "ledger.sqlite").entries(limit=None)
     assert {entry.config for entry in copied} == set(configs[:6])
     assert {entry.group for entry in copied} == {GRID}
+
+
+def test_tune_gets_its_share_as_soon_as_the_grid_is_complete(tmp_path: Path):
+    folder = tmp_path / "grid" / "dlrm-like"
+    folder.mkdir(parents=True)
+    base = LabConfig(
+        model="bench.predict.families_vision:dlrm_like", device="cuda", batch=256, accumulate=4
+    )
+    configs = grid(base, 256, lambda config: CUDA, ["channels_last"])[0]
+    assert not any(config.channels_last for config in configs)
+    ledger, card = RunLedger(folder / "ledger.sqlite"), Card(noise=0.001)
+    for config in configs:
+        document = {
+            **card.run(Trial(config, 0, "the grid")).document,
+            "config": config.to_mapping(),
+        }
+        ledger.add(document, group=GRID, cell=cell_key(config), environment={"tune_seconds": 10.0})
+    given = {"grids": [("dlrm-like", 1), ("lstm-lm", 1)]}
+    done = {"configurations": len(configs), "done": len(configs) - 1}
+    (folder / "bars.json").write_text(json.dumps({"grid": done}))
+    found = lanes(tmp_path, 900.0, **given)
+    part = found.take()
+    assert part is not None
+    assert part.folder == "grid/dlrm-like"
+    found.after(part)
+    assert found.waiting[0].folder == "grid/lstm-lm"  # one configuration is missing
+    (folder / "bars.json").write_text(json.dumps({"grid": {**done, "done": len(configs)}}))
+    found.after(part)
+    assert found.waiting[0].folder == "quarter/dlrm-like"
+    assert found.waiting[0].seconds > WITHIN_SHARE * 10.0 * len(configs)
+    # and a later call does not run the grid again
+    assert folders(lanes(tmp_path, 900.0, **given)) == ["quarter/dlrm-like", "grid/lstm-lm"]
 
 
 def test_the_table_counts_what_is_slower_and_names_missed_bars(tmp_path: Path):
