@@ -68,10 +68,13 @@ MODELS: dict[str, tuple[str, int, int]] = {
     "gpt-large": ("gpt-large", 2, 4),
     "tabular": ("bench.predict.families_unseen:tabular", 512, 4),
     "nerf": ("bench.predict.families_blind_signals:nerf", 1024, 4),
-    "vgg-like": ("bench.predict.families_unseen:vgg_like", 16, 4),
+    "decoder-tiny": (FAMILIES + "gpt_tiny", 32, 4),
+    "mlp-wide": (VISION + "mlp", 512, 4),
 }
 """The model, its micro-batch and accumulation: of the Lab, and families of bench/predict."""
-NO_CONVOLUTIONS = frozenset({"dlrm-like", "gpt-wide", "lstm-lm", "nerf", "tabular"})
+NO_CONVOLUTIONS = frozenset(
+    {"decoder-tiny", "dlrm-like", "gpt-wide", "gru-lm", "lstm-lm", "mlp-wide", "nerf", "tabular"}
+)
 """Factories of the Lab may have convolutions. Those of these families have none, so their grid
 does not have ``channels_last``.
 """
