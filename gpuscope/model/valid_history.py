@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from itertools import pairwise
 from math import inf
 
-from ..store.view import History
+from ..store.view import History, TrainerView
 from .stalls import STALL_SECONDS, STEPS_LATE
 
 LONGEST_STEP_SECONDS = 600.0
 """A step is taken for overdue after a few times this long, however long the last ones were."""
 
 
-def while_it_steps(history: History, steps: History) -> History:
+def while_it_steps(history: History, steps: History, trainer: TrainerView | None = None) -> History:
     """Return a history that is unknown wherever no step had ended for long.
 
     A reading of a stalled trainer is that of its last step: its chart would go on as if it trained.
-    A gap of a moment stays as it was.
+    A gap of a moment stays as it was. Of a ``trainer`` it is known when its last step ended: once
+    the next one is overdue nothing is known from then on, however few readings there are.
     """
     values: list[float | None] = []
     last: float | None = None
@@ -34,7 +36,18 @@ def while_it_steps(history: History, steps: History) -> History:
             at += 1
         last = value if value is not None else last
         values.append(last if moment - moved <= usual else None)
+    ended = last_end(trainer) if trainer is not None else None
+    if ended is not None and values and history.seconds[-1] - ended > usual:
+        told = bisect_left(history.seconds, ended)  # the reading that tells of the last step
+        told += history.seconds[told] - ended <= usual
+        values[told:] = [None] * (len(values) - told)
     return History(history.seconds, tuple(values))
+
+
+def last_end(trainer: TrainerView) -> float | None:
+    """Return when the last step of a trainer ended, on the clock of its samples."""
+    now, age = trainer.sampled_seconds, trainer.number("step_age_seconds")
+    return now - age if now is not None and age is not None else None
 
 
 def _before_the_first_end(steps: History) -> float:

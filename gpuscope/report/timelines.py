@@ -257,7 +257,8 @@ def timeline(
 def _while_valid(found: History, other: Entity, history: HistoryOf) -> History:
     """Return a history without the stale values of a stalled trainer or a lost device."""
     if not isinstance(other, DeviceView):
-        return while_it_steps(found, history(other.id, "step", None))
+        trainer = other if isinstance(other, TrainerView) else None
+        return while_it_steps(found, history(other.id, "step", None), trainer)
     if mute(other) is None:
         return found
     return while_it_answers(found, history(other.id, "used_bytes", None))

@@ -400,3 +400,21 @@ def test_no_readings_break_the_comparison_of_lines(
     joined = join(curves, 0.0, 20.0, height, Joined({}, {}))
     assert all(first < number for number, first in joined.followers.items())
     assert all(first not in joined.followers for first in joined.followers.values())
+
+
+def test_a_curve_without_a_value_in_the_time_shown_is_not_in_the_legend_either() -> None:
+    seconds = tuple(float(n) for n in range(100))
+    ended = tuple(1.0 if n < 30 else None for n in range(100))
+
+    async def body(pilot: Pilot[None]) -> None:
+        chart = pilot.app.query_one(LineChart)
+        known = Series("steps on", "series4", seconds, (2.0,) * 100)
+        chart.show([Series("stands", "series1", seconds, ended), known], 60.0, now=99.0)
+        await pilot.pause()
+        assert "steps on" in text(pilot.app)
+        assert "stands" not in text(pilot.app)
+        chart.show([Series("stands", "series1", seconds, ended), known], 80.0, now=99.0)
+        await pilot.pause()
+        assert "stands" in text(pilot.app)
+
+    run(One, body, 60, 14)

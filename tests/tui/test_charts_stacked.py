@@ -276,6 +276,29 @@ def test_events_steps_and_a_peak_are_drawn_where_there_is_room() -> None:
     assert not any("▲" in row for row in found[5])
 
 
+@pytest.mark.parametrize("height", [24, 9, 7])
+def test_an_event_is_in_the_legend_where_it_is_drawn(height: int) -> None:
+    async def body(pilot: object) -> None:
+        app = pilot.app  # type: ignore[attr-defined]
+        chart, seconds = app.query_one(TimeChart), [n / 2 for n in range(121)]
+        values = [float(n % 9) * 1e6 for n in range(121)]
+        ticks = [Tick(30.0, "stall", "bad")]
+        chart.show([Layer("allocated", "a part", values)], seconds, 60, None, ticks=ticks)
+        await pilot.pause()  # type: ignore[attr-defined]
+        lines = text(app).splitlines()
+        drawn = any(UNICODE.stall in line for line in lines[:-1])
+        assert drawn is (height > 8)
+        assert (f"{UNICODE.stall} stall" in lines[-1]) is drawn
+
+    run(FramedTimes, body, 60, height)
+
+
+def test_a_chart_ends_where_the_last_sample_does_however_wide_its_columns_are() -> None:
+    """Two columns of five seconds are no reason to show a process that has ended as if it ran."""
+    shown = stack_columns([Layer("allocated", "", [1.0] * 100)], range(100), 120, 119.0, 24)
+    assert [one is not None for one in shown] == [True] * 20 + [False] * 4
+
+
 def test_the_row_of_steps_is_named_in_whole_also_where_the_margin_is_narrow() -> None:
     seconds = [n / 2 for n in range(121)]
     found: list[str] = []

@@ -81,6 +81,22 @@ def test_a_trainer_that_stands_draws_nothing_on():
     assert set(drawn[110:]) == {None}
 
 
+def test_one_that_is_known_to_stand_draws_nothing_from_its_last_step_on():
+    """Also where there are too few readings to see it: of the first one its age is told."""
+    rank = views.host_of(jobs.ranks(4, stalled=True)).trainers[0]
+    now, age = rank.sampled_seconds, rank.number("step_age_seconds")
+    assert now is not None
+    assert age is not None
+    one = History((now,), (1.0,))
+    assert while_it_steps(one, History((now,), (7.0,)), rank).values == (None,)
+    assert while_it_steps(one, History((now,), (7.0,))).values == (1.0,), "it may have just begun"
+    seconds = tuple(now - 300.0 + n for n in range(301))
+    last = 300 - int(age)
+    steps = History(seconds, tuple(float(min(n, last)) for n in range(301)))
+    drawn = while_it_steps(History(seconds, (1.0,) * 301), steps, rank).values
+    assert [value is not None for value in drawn] == [n <= last for n in range(301)]
+
+
 def test_one_that_stood_before_it_was_looked_at_draws_nothing_before_its_next_step():
     """How long it had stood already is not known of its first reading."""
     seconds = tuple(float(n) for n in range(60))

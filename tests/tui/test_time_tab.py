@@ -18,12 +18,13 @@ from gpuscope.model.step_time import SPLIT_WORDS
 from gpuscope.model.time_ledger import WORDS, of_trainer, read, recent
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.time_minutes import of_event
-from gpuscope.store.view import History, no_history
+from gpuscope.store.view import Gone, History, no_history
 from gpuscope.text import styled
 from gpuscope.text.units import percent_text
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.app.launch import local_source
 from gpuscope.tui.charts.load_strips import Lane, LoadStrips
+from gpuscope.tui.charts.stacked import stack_columns
 from gpuscope.tui.shell.selection import keys_of
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import THEMES, Tokens
@@ -38,6 +39,7 @@ from gpuscope.tui.time.without_ledger import (
     strip_rows,
 )
 from gpuscope.tui.trainer import time_history as history
+from gpuscope.tui.trainer.step_layers import of_ledger
 from gpuscope.tui.widgets.text import with_rest_counted
 from gpuscope.wire import frames as f
 from gpuscope.wire.codec import encode
@@ -416,6 +418,18 @@ def test_a_minute_without_a_step_is_unknown():
     layers, _ = history.layers(minutes, {"forward": "allocated", "other": history.REST})
     assert layers[-1].label == "other code"
     assert {value for layer in layers for value in layer.values} == {None}
+
+
+def test_the_steps_of_a_training_that_has_ended_are_not_drawn_to_now():
+    """Its last minute speaks for some seconds more, as one of a training that steps does."""
+    trainer = views.host_of(clocks.of_ranks(1)).trainers[0]
+    end = max(one["m"] / 1e9 + one["seconds"] for one in trainer.minutes)
+    for gone, known in ((None, True), (Gone(end, None, "exited"), False)):
+        one = replace(trainer, gone=gone)
+        found = of_ledger(Session(), one, of_trainer(one), 60.0, end + 10.0)
+        drawn = stack_columns(found.layers, found.moments, 60.0, end + 10.0, 60)
+        assert drawn[40] is not None
+        assert (drawn[-6] is not None) is known
 
 
 def test_the_layer_of_small_rows_is_other_code_where_that_is_most_of_it():

@@ -86,19 +86,23 @@ class LineChart(TimedChart):
         ``x="steps"`` the ``seconds`` are step numbers and the axis names them.
         ``clock`` is the wall clock at ``now`` where that is not this moment.
         """
-        shown = {
+        timed = {
             at: one
             for at, one in enumerate(series)
             if one.seconds and math.isfinite(one.seconds[-1])
         }
-        self._series = tuple(shown.values())
         self._x, self._scrolls, self._clock = x, window_seconds is not None, clock
         self._shares = y_min == 0 and y_max is not None
-        newest = max((one.seconds[-1] for one in self._series), default=0.0)
-        oldest = min((one.seconds[0] for one in self._series), default=0.0)
+        newest = max((one.seconds[-1] for one in timed.values()), default=0.0)
+        oldest = min((one.seconds[0] for one in timed.values()), default=0.0)
         self._now = newest if now is None else now
         span = window_seconds if window_seconds and window_seconds > 0 else self._now - oldest
         self._start = self._now - (span if span > 0 else 1.0)
+        # one that has no value now is not drawn, nor named; the others keep their lines
+        shown = {
+            at: one for at, one in timed.items() if values_between([one], self._start, self._now)
+        }
+        self._series = tuple(shown.values())
         seen = values_between(self._series, self._start, self._now)
         self._known = bool(seen)
         self._low, self._high, beyond = limits(seen, y_min, y_max)
@@ -118,7 +122,7 @@ class LineChart(TimedChart):
     ) -> list[tuple[str, str, str]]:
         """Return the legend of the lines; ``places`` are those of the ones that are drawn."""
         near, apart = self._joined
-        order: dict[int, list[int]] = {at: [at] for at in range(len(series))}
+        order: dict[int, list[int]] = {at: [at] for at in places}
         for number, first in near.items():  # each after the one that it is near to
             order[places[first]] += order.pop(places[number])
         entries = []

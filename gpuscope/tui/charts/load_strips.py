@@ -332,7 +332,7 @@ def lane_rows(
         for eighths, token in bars:
             if token == WASTED and eighths > row * 8 + half:
                 cells.append((glyphs.hatch, token))
-            elif token == WASTED and eighths > 0:
+            elif token == WASTED and eighths > 0 and row:
                 cells.append(BLANK)
             elif eighths > row * 8:
                 cells.append((glyphs.up[min(eighths - row * 8, 8)], token))

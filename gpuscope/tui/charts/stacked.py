@@ -113,8 +113,8 @@ class StackedChart(TimedChart):
         """What has no room of its own, and whether the legend has a row of the chart."""
         self._unseen: set[str] = set()
         """The tokens of layers that are too thin to be drawn anywhere."""
-        self._named = 0
-        """How many entries of the legend are layers."""
+        self._named = self._marked = 0
+        """How many entries of the legend are layers, and how many after those are events."""
         self._courses: list[Course] = []
         """The layers of a stack that hardly moves; none where it moves."""
 
@@ -162,6 +162,7 @@ class StackedChart(TimedChart):
         entries += [
             (getattr(glyphs, kind), token, label) for kind, token, label in LEGEND if kind in kinds
         ]
+        self._marked = len(entries) - self._named
         if capacity and self._warns and most > capacity * NEARLY_FULL:
             glyph = glyphs.patterns.get(WARNING, glyphs.up[8])
             entries.append((glyph, WARNING, f"above {percent_text(NEARLY_FULL)}"))
@@ -288,13 +289,14 @@ class StackedChart(TimedChart):
         """Return the legend of what is painted in this size, which is never that of another one."""
         if self._course_rows(height):  # their lines name them
             rest = self._named_rest()
-            others = (*([rest] if rest else []), *self._legend[self._named :])
+            others = (*([rest] if rest else []), *self._others(height))
             return [], legend_of(others, width - 2, self.legend_elsewhere)
         # by all names, or the row would decide what is the rest; none that costs all the layers
         low = self._is_low(height) or self._is_low(height - 1)
         self._spare = not low and bool(super()._legend_lines(width, height)[0])
         rows, elsewhere = height if self._spare else 0, self.legend_elsewhere
-        above, border = legend_lines(self._as_drawn(self._rest), width - 2, rows, elsewhere)
+        drawn = self._as_drawn(self._rest, height - self._spare)
+        above, border = legend_lines(drawn, width - 2, rows, elsewhere)
         if elsewhere and border == [(elsewhere, "muted")] and (rest := self._named_rest()):
             (glyph, token, label), more = rest, elsewhere.removeprefix("legend ")
             both: Line = [(glyph, token), (f" {label}, others {more}", "muted")]
@@ -308,12 +310,18 @@ class StackedChart(TimedChart):
             return None
         return self.tokens.glyphs.fill(rest.token), rest.token, "rest"
 
-    def _as_drawn(self, rest: Rest) -> Entries:
+    def _others(self, height: int) -> Entries:
+        """Return the legend but for the layers: only a chart of many rows has one for events."""
+        height -= sum(self._course_rows(height))
+        first = self._named if height >= MARKS_HEIGHT else self._named + self._marked
+        return self._legend[first:]
+
+    def _as_drawn(self, rest: Rest, height: int) -> Entries:
         """Return a legend of what is drawn, with this rest: each colour stands for one thing."""
         one = self._named_rest(rest)
         absent = {*rest.tokens} - {rest.token} | self._unseen
         kept = [entry for entry in self._legend[: self._named] if entry[1] not in absent]
-        return (*kept, *([one] if one else []), *self._legend[self._named :])
+        return (*kept, *([one] if one else []), *self._others(height))
 
     def _rest_in(
         self,
@@ -335,7 +343,7 @@ class StackedChart(TimedChart):
         found = ALL_APART
         for count in range(max(len(by_size) - 1, 0) if low else 0, len(by_size)):
             found = rest_of(stacks, *room, self._rest, by_size[:count])
-            entries = self._as_drawn(found)
+            entries = self._as_drawn(found, height)
             rows = height * self._spare
             if named or is_whole(entries, legend_lines(entries, width - 2, rows)):
                 break
@@ -400,7 +408,7 @@ def stack_columns(
 
     Of several samples in one column the one with the largest sum stands, so that no peak is
     lost; a column between two samples repeats the older one; it is None where a layer was
-    unknown or the samples had stopped.
+    unknown, and once the samples have stopped.
     """
     known = [layer for layer in layers if any(value is not None for value in layer.values)]
     if not known or not seconds:
@@ -424,7 +432,8 @@ def stack_columns(
             if size > sums[place]:
                 columns[place], sums[place] = stack, size
         before, at = (moment, stack), place
-    if before is not None and now - before[0] <= hold:
+    # a column wider than the time between samples is no reason to go on after the last one
+    if before is not None and now - before[0] <= hold_seconds(seconds):
         for empty in range(max(at + 1, 0), count):
             columns[empty] = before[1]
     return columns

@@ -44,7 +44,8 @@ def course_lines(
         return []
     past = sources.readings(found.entity.id, found.column, SECONDS)
     if isinstance(found.entity, TrainerView):  # a step that does not end is not the last one again
-        past = while_it_steps(past, sources.readings(found.entity.id, "step", SECONDS))
+        steps = sources.readings(found.entity.id, "step", SECONDS)
+        past = while_it_steps(past, steps, found.entity)
     known = [value for value in past.values if value is not None]
     if len(known) < 2:
         return []

@@ -84,9 +84,9 @@ def _readings(
         rank = trainer.definition.rank
         whose = f", rank {rank}" if rank is not None and len(trainers) > 1 else ""
         steps = history(trainer.id, "step", seconds)
-        past = while_it_steps(history(trainer.id, "step_seconds", seconds), steps)
+        past = while_it_steps(history(trainer.id, "step_seconds", seconds), steps, trainer)
         yield _Reading(f"step time{whose}", past, duration_text)
-        past = while_it_steps(history(trainer.id, "loss", seconds), steps)
+        past = while_it_steps(history(trainer.id, "loss", seconds), steps, trainer)
         yield _Reading(f"loss{whose}", past, loss_text)
     for device in devices[:MOST_DEVICES]:
         name = f"GPU {device.definition.index}"

@@ -318,7 +318,8 @@ class Charts(Vertical):
         elif kind == "step":
             title = "Median step, ms"
             series = self._of_trainers(host, "step_seconds", 1000.0)
-            chart.show_empty("no step has been timed yet" if series else NO_TRAINER)
+            known = any(trainer.gone is None for trainer in host.trainers)
+            chart.show_empty("no step has been timed yet" if known else NO_TRAINER)
         elif kind == "input":
             title, top = "Waiting for data, % of the step", 100.0
             series = self._input(host)
@@ -363,9 +364,9 @@ class Charts(Vertical):
         found = []
         for token, trainer in zip(TOKENS, trainers, strict=False):
             past = self._history(trainer.id, column, scale)
-            past = while_it_steps(past, self._history(trainer.id, "step"))
+            past = while_it_steps(past, self._history(trainer.id, "step"), trainer)
             one = Series(self._label(host, trainer), token, past.seconds, past.values)
-            if column != "loss" or any(value is not None for value in one.values):
+            if any(value is not None for value in one.values):
                 found.append(one)
         if not one_job:
             return found
@@ -390,7 +391,7 @@ class Charts(Vertical):
                 for total in (sum(value or 0.0 for value in known),)
             ]
             past = replace(wait, values=tuple(values))
-            past = while_it_steps(past, self._history(trainer.id, "step"))
+            past = while_it_steps(past, self._history(trainer.id, "step"), trainer)
             if any(value is not None for value in past.values):
                 found.append(Series(self._label(host, trainer), token, past.seconds, past.values))
         known = sum(t.gone is None for t in host.trainers)

@@ -253,7 +253,7 @@ class JobBrief(Vertical):
     def _loss_of(self, trainer: TrainerView, seconds: float) -> History:
         history = self.session.history
         steps = history(trainer.id, "step", seconds)
-        return while_it_steps(history(trainer.id, "loss", seconds), steps)
+        return while_it_steps(history(trainer.id, "loss", seconds), steps, trainer)
 
     def _show_about(self, host: HostView, job: JobView) -> None:
         from ..doctor.cure import steps_lines

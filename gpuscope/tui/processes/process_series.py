@@ -80,7 +80,7 @@ def series_of(
     for token, (entity, label) in zip(SERIES, entities, strict=False):
         past = history(entity, column, window)
         if what in (STEP, LOSS):  # a trainer that stands draws nothing on
-            past = while_it_steps(past, history(entity, "step", window))
+            past = while_it_steps(past, history(entity, "step", window), trainer_in(host, process))
         values = [None if value is None else value * scale for value in past.values]
         if any(value is not None for value in values):
             yield Series(label, token, past.seconds, values)

@@ -105,12 +105,12 @@ def trainer_trends(
 
     def read(trainer: TrainerView, column: str) -> History:
         steps = session.history(trainer.id, "step", seconds)
-        return while_it_steps(session.history(trainer.id, column, seconds), steps)
+        return while_it_steps(session.history(trainer.id, column, seconds), steps, trainer)
 
     steps = [read(trainer, "step_seconds") for trainer in shown]
     yield from named_trends("median step", trainers, steps, duration_text, of_steps=True)
     waits = [
-        while_it_steps(_waits(session, one, seconds), session.history(one.id, "step", seconds))
+        while_it_steps(_waits(session, one, seconds), session.history(one.id, "step", seconds), one)
         for one in shown
     ]
     yield from named_trends("input wait", trainers, waits, share_text, 100.0, WAIT, of_steps=True)

@@ -85,7 +85,7 @@ def _read(host: HostView, process: ProcView, window: float, history: HistoryOf) 
         past: History = history(entity, reading.column, window)
         age = None
         if trainer is not None and entity == trainer.id:  # one that stands draws nothing on
-            past = while_it_steps(past, history(entity, "step", window))
+            past = while_it_steps(past, history(entity, "step", window), trainer)
             age = trainer.number("step_age_seconds")
         floor = None if reading.column == "loss" else 0.0
         label = f"{reading.label}{gpu}"

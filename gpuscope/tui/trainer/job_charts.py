@@ -397,6 +397,7 @@ class JobCharts(Grid):
         history = while_it_steps(
             self._history(telling.id, "loss", window),
             self._history(telling.id, "step", window),
+            telling,
         )
         set_title(
             self._loss,

@@ -39,7 +39,7 @@ def draw_pace(
     series = []
     for token, (one, column, label) in zip(SERIES, wanted, strict=False):
         steps = thin(session.history(one.id, "step", window))
-        history = while_it_steps(thin(session.history(one.id, column, window)), steps)
+        history = while_it_steps(thin(session.history(one.id, column, window)), steps, one)
         values = [None if value is None else value * 1e3 for value in history.values]
         if any(value is not None for value in values):
             series.append(Series(label, token, history.seconds, values))

@@ -85,7 +85,8 @@ def _courses(
     for rank in ranks:
         seconds = history(rank.id, "step_seconds", asked)
         steps = history(rank.id, "step", asked)
-        paces[rank.key] = binned(thin(while_it_steps(seconds, steps)), bins, end, hold_last=False)
+        pace = thin(while_it_steps(seconds, steps, rank))
+        paces[rank.key] = binned(pace, bins, end, hold_last=False)
         out[rank.key] = {}
         gpus = {one.gpu for one in rank.allocators}
         device = next((d for d in host.devices if d.id in gpus), None)

@@ -6,6 +6,7 @@ Only one of the two is drawn: the ledger and the probe's marks split a step in d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ...model.standstill import stands_still
@@ -56,6 +57,10 @@ def of_ledger(
     if tokens is not None:
         own = {name: tokens.get(name, REST) for name in own}
     stack, moments = layers(recent, own)
+    if moments and (trainer.gone is not None or minutes is not trainer.minutes):
+        # the last point of a minute speaks for a while, and after its last step there is none
+        stack = [replace(one, values=[*one.values, None]) for one in stack]
+        moments = [*moments, moments[-1]]
     steps = thin(session.history(trainer.id, "step", window))
     return StepLayers("Time per step", stack, moments, steps)
 
@@ -69,13 +74,14 @@ def measured(session: Session, trainer: TrainerView, window: float) -> StepLayer
     parts = {name: history(f"{name}_seconds") for name in SPLIT}
     moments = max((one.seconds for one in parts.values()), key=len, default=())
     steps = history("step")
-    compute = while_it_steps(parts["compute"], steps).values
+    parts = {name: while_it_steps(one, steps, trainer) for name, one in parts.items()}
+    compute = parts["compute"].values
     found = StepLayers(
         "Step breakdown",
         [
             Layer(SPLIT_TOKENS[name], SPLIT_WORDS[name], values)
             for name, one in parts.items()
-            if len(values := part_of_step(while_it_steps(one, steps), compute)) == len(moments)
+            if len(values := part_of_step(one, compute)) == len(moments)
         ],
         moments,
         steps,
@@ -84,5 +90,5 @@ def measured(session: Session, trainer: TrainerView, window: float) -> StepLayer
         return found
     # the step is not taken apart: how long it takes is known
     whole = history("step_seconds")
-    values = nanoseconds(while_it_steps(whole, steps))
+    values = nanoseconds(while_it_steps(whole, steps, trainer))
     return StepLayers("Step time", [Layer("driver", "no breakdown", values)], whole.seconds, steps)
