@@ -13,14 +13,12 @@ from typing import Any
 
 from ..doctor.finding import Finding
 from ..doctor.live_causes import Judged, fix_of
-from ..model import rank_times
+from ..model.late_rank import LateRank
 from ..model.look import Look, waited_for
 from ..model.pace import PARTS_STEPS
-from ..model.rank_times import Odd
 from ..model.slowdown import Slowdown
 from ..model.standstill import TIMES_BEFORE, Standstill
 from ..model.step_time import SPLIT_WORDS
-from ..model.stragglers import Straggler
 from ..model.time_cause import Cause
 from ..model.time_ledger import Row, TimeLedger
 from ..model.time_sentence import sentence
@@ -48,8 +46,8 @@ class TrainerTime:
     job: str | None
     ledger: TimeLedger
     slowdown: Slowdown | None = None
-    straggler: Straggler | None = None
-    """How it keeps the other ranks waiting, by the parts of its steps."""
+    late: LateRank | None = None
+    """The rank of its job that the others wait for, which may be this one."""
     again: str = ""
     note: str = ""
     look: tuple[Look | None, str] | None = None
@@ -85,8 +83,13 @@ class TrainerTime:
             share = f"{percent_text(seconds / whole)} of a step is {SPLIT_WORDS[name]}"
             return f"{share}, by the mean of its last {PARTS_STEPS} steps: {NO_SAMPLES}."
         if self.standstill is None:
-            calm = not self.warns
-            return sentence(self.ledger, self.causes, calm=calm, besides=self._best_reading)
+            late = self.late
+            calm, gains = not self.warns and late is None, late is None or self.is_late
+            own = sentence(self.ledger, self.causes, False, calm, self._best_reading, gains)
+            if late is None:
+                return own
+            whose = "" if gains else f"Of {self.short} itself: "
+            return f"{late.sentence} {whose}{own}" if self.causes else late.sentence
         below = self._of_the_table if self.ledger.rows else self.unshown
         return " ".join(filter(None, (self.standstill.sentences, below)))
 
@@ -101,6 +104,11 @@ class TrainerTime:
     def is_known(self) -> bool:
         """Return whether there is anything to say of its time."""
         return bool(self.ledger.looks or self.parts) or self.standstill is not None
+
+    @property
+    def is_late(self) -> bool:
+        """Return whether it is the rank that the others wait for."""
+        return self.late is not None and self.late.trainer.definition.pid == self.pid
 
     @property
     def warns(self) -> bool:
@@ -124,25 +132,24 @@ class TrainerTime:
         return f"{title if title[1:2].isupper() else title[:1].lower() + title[1:]}{gain}"
 
 
-def rank_to_report(ranks: Sequence[TrainerTime]) -> tuple[TrainerTime, Odd | None]:
-    """Return the rank of a job to report in full, and how it differs from the others.
+def rank_to_report(ranks: Sequence[TrainerTime]) -> TrainerTime:
+    """Return the rank of a job to report in full: the one that the others wait for.
 
-    :func:`gpuscope.model.rank_times.rank_to_report` makes the choice. Of a job that hangs it is the
-    rank that the others wait for.
+    That is the late one; else the one for which the others' collectives wait by looks at the GPUs;
+    else the slowest.
     """
     still = [one for one in ranks if one.standstill is not None]
     if still:
         held_up_by = (one for one in still if one.standstill and one.standstill.behind)
-        return next(held_up_by, still[0]), None
-    late = late_rank(ranks)
-    slow = next((one.short for one in ranks if one.straggler is not None), None)
-    key, odd = rank_times.rank_to_report(
-        {one.short: one.ledger for one in ranks}, ranks[late[0]].short if late is not None else slow
-    )
-    return next(one for one in ranks if one.short == key), odd
+        return next(held_up_by, still[0])
+    waited = waited_rank(ranks)
+    found = next((one for one in ranks if one.is_late), None)
+    if found is None and waited is not None:
+        found = ranks[waited[0]]
+    return found or max(ranks, key=lambda one: one.ledger.step_seconds or 0.0)
 
 
-def late_rank(ranks: Sequence[TrainerTime]) -> tuple[int, float] | None:
+def waited_rank(ranks: Sequence[TrainerTime]) -> tuple[int, float] | None:
     """The place of the rank that the others' collectives wait for, and for how long in a step."""
     looks = {at: one.look[0] for at, one in enumerate(ranks) if one.look and one.look[0]}
     return waited_for({at: seen for at, seen in looks.items() if seen is not None})
@@ -156,36 +163,43 @@ def document(target: str, ranks: Sequence[TrainerTime]) -> dict[str, Any]:
 
     The keys at the top level are those of the named trainer; ``trainers`` has all of them.
     """
-    one, odd = rank_to_report(ranks)
+    one = rank_to_report(ranks)
     return {
         "target": clean(target, 512),
         **_trainer(one),
-        "odd_rank": None
-        if odd is None
-        else {
-            "rank": one.rank,
-            "pid": one.pid,
-            "row": odd.row.name,
-            "share": odd.row.share,
-            "usual_share": odd.usual_share,
-            "step_seconds": odd.seconds,
-            "usual_step_seconds": odd.usual_seconds,
-        },
-        "straggler": next((_straggler(each) for each in ranks if each.straggler is not None), None),
+        **_late(one.late),
         "trainers": [_trainer(each) for each in ranks],
     }
 
 
-def _straggler(one: TrainerTime) -> dict[str, Any] | None:
-    slow = one.straggler
-    if slow is None:
-        return None
+def _late(late: LateRank | None) -> dict[str, Any]:
+    """Return the rank that the others wait for: by the samples, and by the parts of its steps."""
+    if late is None:
+        return {"odd_rank": None, "straggler": None}
+    who = {"rank": late.trainer.definition.rank, "pid": late.trainer.definition.pid}
+    odd, slow = late.odd, late.slow
+    by_samples = odd and {
+        **who,
+        "row": odd.row.name,
+        "share": odd.row.share,
+        "usual_share": odd.usual_share,
+        "step_seconds": odd.seconds,
+        "usual_step_seconds": odd.usual_seconds,
+    }
     return {
-        "rank": one.rank,
-        "pid": one.pid,
-        "since": slow.wall,
-        "own_step_seconds": slow.own_seconds,
-        "usual_own_step_seconds": slow.usual_seconds,
+        "odd_rank": by_samples,
+        "straggler": {
+            **who,
+            "sentence": late.sentence,
+            "severity": "warning" if late.warns else "info",
+            "since": late.wall,
+            "late_seconds": late.seconds,
+            "saves_share_at_most": late.share if late.paced is None else None,
+            "saves_share_at_most_low": late.low if late.paced is None else None,
+            "saves_share_at_most_high": late.high if late.paced is None else None,
+            "own_step_seconds": slow.own_seconds if slow is not None else None,
+            "usual_own_step_seconds": slow.usual_seconds if slow is not None else None,
+        },
     }
 
 

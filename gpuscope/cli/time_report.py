@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import fsum
 
-from ..model.rank_times import odd_sentence
 from ..model.step_time import SPLIT_WORDS
 from ..model.time_ledger import SOURCE, Row, TimeLedger
 from ..text import width as cells
@@ -14,7 +13,7 @@ from ..text.ranges import interval_text
 from ..text.units import DASH, brief_duration_text, count_text, duration_text, percent_text
 from ..wire.clean import clean
 from . import look, work
-from .time_document import MAX_PLACES, TrainerTime, late_rank, rank_to_report
+from .time_document import MAX_PLACES, TrainerTime, rank_to_report, waited_rank
 
 MAX_RANKS = 64
 BAR_CELLS = 24
@@ -23,14 +22,11 @@ WITH_PLACES = frozenset(("input", "read", "checkpoint", "validation", "other"))
 
 def text(ranks: Sequence[TrainerTime], width: int) -> list[str]:
     """Return the report: a sentence, the ranks, the rows, and what to do."""
-    one, odd = rank_to_report(ranks)
+    one = rank_to_report(ranks)
     ledger = one.ledger
     lines = [f"{clean(one.name, 120)}: {one.sentence}"]
     lines += [_long_step(*each) for each in one.long_steps]
-    if odd is not None:
-        lines.append(odd_sentence(odd))
-    lines += [each.straggler.sentence for each in ranks if each.straggler is not None]
-    late = late_rank(ranks)
+    late = waited_rank(ranks)
     if late is not None:
         waits = duration_text(late[1])
         lines.append(f"GPU trace: the others wait {waits} a step for {ranks[late[0]].short}.")

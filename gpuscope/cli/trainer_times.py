@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..doctor import live_input, live_states, live_syncs, live_time
@@ -11,11 +10,10 @@ from ..doctor.finding import Finding
 from ..doctor.live_causes import Judged, of_ledger
 from ..doctor.live_scene import Findings, LiveScene
 from ..model import slowdown, time_ledger
-from ..model.rank_times import Odd, odd_rank
+from ..model.late_rank import LateRank, late_rank
 from ..model.ranks import name_of
 from ..model.standstill import NO_LEDGER, standstill_of
 from ..model.step_time import measured_step, split_of, warmed_up
-from ..model.stragglers import straggler
 from ..model.time_cause import settings_of
 from .time_document import TrainerTime, document
 
@@ -29,23 +27,12 @@ def history_of(store: Store, key: str) -> HistoryOf:
     return lambda entity, column, seconds: store.history(key, entity, column, seconds)
 
 
-def with_straggler(
-    reports: list[TrainerTime], trainers: Sequence[TrainerView], host: HostView, history: HistoryOf
-) -> list[TrainerTime]:
-    """Return the reports of a job's ranks, and mark the rank that keeps the others waiting."""
-    stands = any(one.standstill is not None for one in reports)
-    slow = straggler(trainers, history, host) if not stands else None
-    if slow is None:
-        return reports
-    return [
-        replace(one, straggler=slow if one.pid == slow.trainer.definition.pid else None)
-        for one in reports
-    ]
-
-
-def odd_of(trainers: Sequence[TrainerView], window: float) -> Odd | None:
-    """Return the rank that spends longer on a row than the others in the last seconds."""
-    return odd_rank({one.key: time_ledger.of_trainer(one, window) for one in trainers})
+def late_of(
+    trainers: Sequence[TrainerView], host: HostView, history: HistoryOf, window: float
+) -> LateRank | None:
+    """Return the rank of a job that the others wait for, by samples of the last seconds."""
+    ledgers = {one.key: time_ledger.of_trainer(one, window) for one in trainers}
+    return late_rank(trainers, history, host, ledgers)
 
 
 def _of_its_gpu(trainer: TrainerView) -> str:
@@ -102,11 +89,11 @@ def of_trainer(
     window: float,
     again: str,
     note: str = "",
-    odd: Odd | None = None,
+    late: LateRank | None = None,
 ) -> TrainerTime:
     """Return what is known of the time of one trainer in the last ``window`` seconds.
 
-    ``again`` is the command that asks for it again. ``odd`` is the rank of its job that the others
+    ``again`` is the command that asks for it again. ``late`` is the rank of its job that the others
     wait for.
     """
     definition, still = trainer.definition, standstill_of(trainer, host.job_of(trainer))
@@ -117,8 +104,7 @@ def of_trainer(
         ledger = time_ledger.until_last_step(trainer, window)
     else:
         ledger, scene = time_ledger.of_trainer(trainer, window), LiveScene(host, history)
-        own = odd if odd is not None and odd.key == trainer.key else None
-        judged = of_ledger(scene, trainer, ledger, odd=own)
+        judged = of_ledger(scene, trainer, ledger, late)
         readings = _by_readings(scene, trainer, judged)
     script = (definition.script or "").rsplit("/", 1)[-1]
     parts = [script or "a trainer"]
@@ -130,6 +116,7 @@ def of_trainer(
         rank=definition.rank,
         job=definition.job,
         ledger=ledger,
+        late=late if still is None else None,
         slowdown=slowdown.of_trainer(trainer, host, history) if still is None else None,
         again=again,
         note=note or _of_its_gpu(trainer),
@@ -155,9 +142,8 @@ def of_job(
     job: JobView, host: HostView, history: HistoryOf, window: float, again: str
 ) -> list[TrainerTime]:
     """Return what is known of the time of each rank of a job."""
-    odd = odd_of(job.trainers, window)
-    found = [of_trainer(one, host, history, window, again, odd=odd) for one in job.trainers]
-    return with_straggler(found, job.trainers, host, history)
+    late = late_of(job.trainers, host, history, window)
+    return [of_trainer(one, host, history, window, again, late=late) for one in job.trainers]
 
 
 def documents(host: HostView, history: HistoryOf, window: float) -> list[dict[str, Any]]:

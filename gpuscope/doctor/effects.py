@@ -20,6 +20,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from ..model.late_rank import LateRank
+from ..text.ranges import interval_text
 from ..text.units import MIB, bytes_text, percent_text
 from .finding import Bound, Effect, Finding
 
@@ -95,6 +97,27 @@ def of_share(finding: Finding, share: float | None, what: str, by: str = "") -> 
         f"{1 / (1 - share):.1f} times as many steps per second"
     )
     return replace(finding, effect=Effect(text=text, bound="at most", saved_share=round(share, 4)))
+
+
+def of_late_rank(late: LateRank) -> Effect | None:
+    """Return what a job wins if the rank that the others wait for becomes as fast as they are."""
+    if not LEAST_SHARE <= late.share < 1:
+        return None
+    low, high, sure = late.low, late.high, ""
+    if low is not None and high is not None:
+        sure = f" ({interval_text(percent_text(low), percent_text(high), ' to ')})"
+    text = (
+        f"saves at most {percent_text(late.share)} of each step{sure}, which is all of the time "
+        f"for which the others wait for it: up to {1 / (1 - late.share):.1f} times as many steps "
+        "per second"
+    )
+    return Effect(
+        text=text,
+        bound="at most",
+        saved_share=round(late.share, 4),
+        saved_share_low=round(low, 4) if low is not None else None,
+        saved_share_high=round(high, 4) if high is not None else None,
+    )
 
 
 def _freed(amount: float | None, text: str, bound: Bound = "at most") -> Effect | None:

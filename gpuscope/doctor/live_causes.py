@@ -12,8 +12,9 @@ from math import inf
 
 from ..model.device_trainings import is_measured
 from ..model.input_cure import Waiting
+from ..model.late_rank import LateRank, late_rank
 from ..model.look import Look
-from ..model.rank_times import Odd, evened_out, odd_rank
+from ..model.rank_times import evened_out
 from ..model.ranks import name_of, subject_of
 from ..model.stalls import find_stall
 from ..model.time_cause import PAUSES, SETTINGS, Cause, Known
@@ -80,15 +81,12 @@ def rows(scene: LiveScene, job: JobView) -> Findings:
     if find_stall(job.trainers) is not None:
         return  # its last minutes are of the hang, which is no habit of its steps
     best: dict[str, Finding] = {}
-    ledgers = {trainer.key: recent(trainer) for trainer in living(job)}
-    odd = odd_rank(ledgers)
+    late = late_rank(living(job), scene.history, scene.host)
     for trainer in living(job):
-        ledger = ledgers[trainer.key]
-        for one in of_ledger(scene, trainer, ledger, _if_it_is(trainer, odd)):
+        for one in of_ledger(scene, trainer, recent(trainer), late):
             found = one.finding
-            if one.cause.name == "input" and one.cause.usual_share is not None:
-                yield from _kept_waiting(trainer, one)
-                continue
+            if is_of_late_rank(one):
+                continue  # the finding on that rank tells it
             if found.cause not in best or found.rank > best[found.cause].rank:
                 best[found.cause] = found
     yield from best.values()
@@ -98,15 +96,18 @@ def of_ledger(
     scene: LiveScene,
     trainer: TrainerView,
     ledger: TimeLedger,
-    odd: Odd | None = None,
+    late: LateRank | None = None,
 ) -> list[Judged]:
     """Return what makes a trainer slow, what brings most first.
 
-    Rows that a GPU works beside cost no more than it was idle, where that is known. ``odd`` says
-    how this rank differs from the others: its cure wins no more than that.
+    Rows that a GPU works beside cost no more than it was idle, where that is known. ``late`` is the
+    rank of its job that the others wait for: where that is this one, curing what it does longer
+    than they wins no more than their wait.
     """
     look = scene.look(trainer)
-    causes = evened_out(ranked(ledger, look, known(scene, trainer, ledger, look)), odd)
+    mine = late if late is not None and late.trainer.key == trainer.key else None
+    odd, most = (mine.odd, mine.share) if mine is not None else (None, 1.0)
+    causes = evened_out(ranked(ledger, look, known(scene, trainer, ledger, look)), odd, most)
     judged = (_judged(scene, trainer, ledger, look, cause) for cause in causes)
     return sorted((one for one in judged if one is not None), key=lambda one: -one.cause.share)
 
@@ -132,22 +133,9 @@ def _judged(
     return _found(scene, trainer, ledger, look, cause, device)
 
 
-def _if_it_is(trainer: TrainerView, odd: Odd | None) -> Odd | None:
-    return odd if odd is not None and odd.key == trainer.key else None
-
-
-def _kept_waiting(trainer: TrainerView, one: Judged) -> Findings:
-    """Yield the finding that the others wait for a rank's input, as the ledger shows it."""
-    yield WORDINGS.finding(
-        "ranks.slow_input",
-        {"who": name_of(trainer).capitalize()},
-        [*one.finding.fixes, *WORDINGS.fixes(["equal-work"], {})],
-        severity=one.finding.severity if trainer.definition.cuda else "info",
-        evidence=one.finding.evidence,
-        where=one.finding.where,
-        rank=one.cause.share,
-        effect=one.finding.effect,
-    )
+def is_of_late_rank(one: Judged) -> bool:
+    """Tell whether a cause is the wait for input for which the other ranks wait in turn."""
+    return one.cause.name == "input" and one.cause.usual_share is not None
 
 
 def known(

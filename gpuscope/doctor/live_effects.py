@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..model.memory_room import rooms
-from ..model.step_time import measured_step
-from ..model.stragglers import straggler
 from ..store.view import AllocView, JobView
 from ..text.units import percent_text
 from . import effects
@@ -29,23 +27,9 @@ def with_effect(scene: LiveScene, job: JobView, one: Finding | Abstained) -> Fin
         return one
     if one.cause in _SHARES:
         return effects.of_share(one, one.rank, _SHARES[one.cause])
-    if one.cause.startswith("ranks.") and one.cause not in ("ranks.one_device", "ranks.host_paced"):
-        return _with_time_of_straggler(scene, job, one)
     if one.cause == "live.skipped_steps":
         return _with_skipped_steps(one)
     return _with_freed_memory(scene, job, one)
-
-
-def _with_time_of_straggler(scene: LiveScene, job: JobView, one: Finding) -> Finding:
-    slow = straggler(living(job), scene.history)
-    step = measured_step([slow.trainer]) if slow is not None else None
-    if slow is None or not step:
-        return one
-    return effects.of_share(
-        one,
-        (slow.own_seconds - slow.usual_seconds) / step,
-        "all of the time for which the others wait for it",
-    )
 
 
 def _with_skipped_steps(one: Finding) -> Finding:

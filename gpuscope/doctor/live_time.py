@@ -5,15 +5,20 @@ Shares of a step are measured on the device where such measurements exist.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from ..model.device_trainings import STARVED
+from ..model.late_rank import LateRank, late_rank
 from ..model.ranks import name_of
-from ..model.step_time import input_wait, shares_of, split_of
-from ..model.stragglers import host_paced, is_warning, one_works_longest, straggler
+from ..model.step_time import input_wait, shares_of
+from ..model.stragglers import HostPaced, one_works_longest
 from ..model.time_cause import BARS
 from ..model.time_ledger import recent
 from ..store.view import JobView, TrainerView
 from ..text.units import duration_text, percent_text
-from .finding import Evidence, Finding
+from . import effects
+from .finding import Evidence, Finding, Fix
+from .live_causes import is_of_late_rank, of_ledger
 from .live_input import steady_ranks, workers_fixes
 from .live_scene import MIN_STEPS, WORDINGS, Findings, LiveScene, place
 
@@ -62,7 +67,7 @@ def communication(scene: LiveScene, job: JobView) -> Findings:
     share = shares_of(ranks).get("communication")
     if share is None or share < TALKS or one_works_longest(ranks):
         return
-    if straggler(ranks, scene.history) is not None:
+    if late_rank(ranks, scene.history) is not None:
         return
     took = max(value for t in ranks if (value := t.number("communication_seconds")) is not None)
     on_gpu = any(t.definition.cuda for t in ranks)
@@ -88,34 +93,59 @@ def communication(scene: LiveScene, job: JobView) -> Findings:
 
 
 def slow_rank(scene: LiveScene, job: JobView) -> Findings:
-    """Yields a finding on a rank whose own work takes longer, so that the others wait for it.
-
-    On a CPU it is no more than ``info``, because the ranks share the cores with everything else
-    that runs there.
-    """
+    """Yields a finding on the rank that the others wait for, as grave as what that costs."""
     ranks = steady_ranks(job)
-    found = straggler(ranks, scene.history, scene.host)
+    found = late_rank(ranks, scene.history, scene.host)
     if found is None:
         return
-    slow, own, usual = found.trainer, found.own_seconds, found.usual_seconds
-    paced = _slow_cpu_evidence(scene, slow)
+    slow, paced = found.trainer, found.paced
     if paced is not None:
         yield _late_launches_finding(scene, slow, paced)
         return
     evidence = [Evidence(found.text, "probe")]
-    parts = split_of(slow)
-    waits = parts.get("input", 0.0) > 0.5 * (own - usual)
-    name = "ranks.slow_input" if waits else "ranks.straggler"
-    fixes = workers_fixes(scene, slow) if waits else []
+    judged = of_ledger(scene, slow, recent(slow), found)
+    input_of_late = next((one.finding for one in judged if is_of_late_rank(one)), None)
+    fixes: Sequence[Fix] = ()
+    if input_of_late is not None:
+        fixes = input_of_late.fixes
+        evidence = [*input_of_late.evidence, *evidence]
+    elif _is_mostly_input(found):
+        fixes = workers_fixes(scene, slow)
+    name = "ranks.slow_input" if fixes else "ranks.straggler"
+    evidence += _of_its_devices(scene, job, ranks, slow)
+    if not fixes and any(one.source == "nvml" and "shared" in one.text for one in evidence):
+        name = "ranks.shared_device"
+    effect = input_of_late.effect if input_of_late is not None and found.slow is None else None
+    yield WORDINGS.finding(
+        name,
+        {"who": name_of(slow).capitalize()},
+        [*fixes, *WORDINGS.fixes(["equal-work"], {})],
+        severity="warning" if found.warns else "info",
+        confidence="likely",
+        evidence=tuple(evidence),
+        where=place(scene, slow),
+        rank=found.share,
+        effect=effect or effects.of_late_rank(found),
+    )
+
+
+def _is_mostly_input(late: LateRank) -> bool:
+    slow = late.slow
+    if slow is None:
+        return False
+    return slow.mostly == "input" and slow.mostly_seconds > 0.5 * slow.late_seconds
+
+
+def _of_its_devices(
+    scene: LiveScene, job: JobView, ranks: Sequence[TrainerView], slow: TrainerView
+) -> Iterator[Evidence]:
+    """Yield what is odd about the GPU of a late rank: others work on it, or its clock is slower."""
     for device in scene.devices(slow):
         foreign = scene.others(device, job)
         alike = all(scene.others(d, job) for t in ranks if t is not slow for d in scene.devices(t))
-        if foreign and not alike and not waits:
-            name = "ranks.shared_device"
+        if foreign and not alike:
             pids = ", ".join(str(process.definition.pid) for process, _ in foreign[:4])
-            evidence.append(
-                Evidence(f"GPU {device.definition.index} is shared with pid {pids}", "nvml")
-            )
+            yield Evidence(f"GPU {device.definition.index} is shared with pid {pids}", "nvml")
         clock = scene.mean(device, "sm_clock_mhz")
         peers = [
             v
@@ -125,44 +155,19 @@ def slow_rank(scene: LiveScene, job: JobView) -> Findings:
             if (v := scene.mean(d, "sm_clock_mhz")) is not None
         ]
         if clock is not None and peers and clock < 0.9 * max(peers):
-            evidence.append(
-                Evidence(
-                    f"its SM clock is {clock:.0f} MHz, the others' {max(peers):.0f} MHz", "nvml"
-                )
-            )
-    yield WORDINGS.finding(
-        name,
-        {"who": name_of(slow).capitalize()},
-        [*fixes, *WORDINGS.fixes(["equal-work"], {})],
-        severity="warning" if is_warning(found, scene.host, scene.history) else "info",
-        confidence="likely",
-        evidence=tuple(evidence),
-        where=place(scene, slow),
-        rank=own / usual - 1,
-    )
+            text = f"its SM clock is {clock:.0f} MHz, the others' {max(peers):.0f} MHz"
+            yield Evidence(text, "nvml")
 
 
-def _slow_cpu_evidence(scene: LiveScene, slow: TrainerView) -> Evidence | None:
-    """Return the evidence that the slow rank's own GPU waits too; None where that GPU works."""
-    paced = host_paced(scene.host, slow, scene.history)
-    if paced is None:
-        return None
+def _late_launches_finding(scene: LiveScene, slow: TrainerView, paced: HostPaced) -> Finding:
     index = paced.device.definition.index
-    text = (
-        f"SM activity of its GPU {index}: {paced.percent:.0f} %"
-        if paced.by_sms
-        else f"GPU-Util of its GPU {index}: {paced.percent:.0f} %"
-    )
-    return Evidence(text, "nvml")
-
-
-def _late_launches_finding(scene: LiveScene, slow: TrainerView, paced: Evidence) -> Finding:
+    what = "SM activity" if paced.by_sms else "GPU-Util"
     return WORDINGS.finding(
         "ranks.host_paced",
         {"who": name_of(slow)},
         evidence=(
             Evidence(f"the others wait for {name_of(slow)} in every step", "probe"),
-            paced,
+            Evidence(f"{what} of its GPU {index}: {paced.percent:.0f} %", "nvml"),
         ),
         where=place(scene, slow),
         rank=0.0,

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ..text.units import duration_text, percent_text
 from .ranks import median
 from .time_cause import Cause
 from .time_ledger import Row, TimeLedger, interval
@@ -68,54 +67,23 @@ def odd_rank(ledgers: Mapping[str, TimeLedger]) -> Odd | None:
     return best[1] if best is not None else None
 
 
-def rank_to_report(
-    ledgers: Mapping[str, TimeLedger], waited_for: str | None = None
-) -> tuple[str, Odd | None]:
-    """Return the rank of a job to report in full, and how it differs from the others.
-
-    That is the odd rank; without one ``waited_for``, which looks at the GPUs have found to keep
-    the others' collectives waiting, or else the slowest.
-    """
-    odd = odd_rank(ledgers)
-    if odd is not None:
-        return odd.key, odd
-    if waited_for is not None:
-        return waited_for, None
-    return max(ledgers, key=lambda key: ledgers[key].step_seconds or 0.0), None
-
-
-def odd_sentence(odd: Odd) -> str:
-    """Say which rank the others wait for, and by how much its steps could be shorter."""
-    spent, usual = percent_text(odd.row.share), percent_text(odd.usual_share)
-    each = ""
-    if odd.seconds is not None and odd.usual_seconds is not None:
-        spent = f"{duration_text(odd.seconds)} a step"
-        usual = duration_text(odd.usual_seconds)
-        longer = duration_text(odd.seconds - odd.usual_seconds)
-        each = f" A step could be up to {longer} ({percent_text(odd.excess_share)}) shorter."
-    return (
-        f"The others wait for {odd.key}: it spends {spent} on {odd.row.words}, the others "
-        f"{usual}.{each}"
-    )
-
-
-def evened_out(causes: Iterable[Cause], odd: Odd | None) -> tuple[Cause, ...]:
+def evened_out(causes: Iterable[Cause], odd: Odd | None, most: float = 1.0) -> tuple[Cause, ...]:
     """Return the causes of a job's odd rank, what brings most first.
 
     The other ranks spend time on the odd row too, so a cure of this rank wins no more than the
-    difference.
+    difference, nor more than ``most``: that is for how much of a step the others wait for it.
     """
-    out = [_evened(cause, odd) if odd is not None else cause for cause in causes]
+    out = [_evened(cause, odd, most) if odd is not None else cause for cause in causes]
     return tuple(sorted(out, key=lambda one: (-one.share, one.name)))
 
 
-def _evened(cause: Cause, odd: Odd) -> Cause:
-    row = cause.clock
-    if row is None or row.name != odd.row.name or cause.share <= odd.excess_share:
+def _evened(cause: Cause, odd: Odd, most: float) -> Cause:
+    row, share = cause.clock, min(odd.excess_share, most)
+    if row is None or row.name != odd.row.name or cause.share <= share:
         return cause
     low = max(0.0, min(cause.low, odd.row.low) - odd.most_share)
-    high = max(odd.excess_share, min(cause.high, odd.row.high) - odd.least_share)
-    share, usual = odd.excess_share, odd.usual_share
+    high = min(most, max(share, min(cause.high, odd.row.high) - odd.least_share))
+    usual = odd.usual_share
     return replace(cause, share=share, low=min(low, share), high=high, usual_share=usual)
 
 

@@ -13,25 +13,23 @@ from typing import NamedTuple
 
 from ..store.view import HistoryOf, HostView, TrainerView, no_history
 from ..text.units import window_text
+from .late_rank import LateRank, late_rank
 from .pace import PARTS_STEPS
-from .rank_times import Odd, rank_to_report
 from .ranks import name_of
 from .standstill import stands_still
 from .step_time import SPLIT_WORDS, measured_step, shares_of
-from .stragglers import Straggler, straggler
+from .stragglers import MAX_RANKS
 from .time_ledger import WORDS, TimeLedger, recent, until_last_step
 
-MAX_RANKS = 64
 LEAST_SECONDS = 5.0
 """Of a wall clock that is shown: a shorter one is of its first look or two."""
 
 
 class Reported(NamedTuple):
-    """The rank of a job whose time is reported, its ledger, and how it differs from the others."""
+    """The rank of a job whose time is reported, and its ledger."""
 
     trainer: TrainerView
     ledger: TimeLedger
-    odd: Odd | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +63,27 @@ def covered_text(ledger: TimeLedger, stands: bool = False) -> str:
     return f"{window} up to the last step" if stands else f"last {window}"
 
 
-def reported(ranks: Sequence[TrainerView], slow: Straggler | None) -> Reported | None:
+def reported(ranks: Sequence[TrainerView], late: LateRank | None) -> Reported | None:
     """Return the rank whose ledger is shown first, None where no rank has one.
 
-    ``slow`` is the straggler among them. A ledger that has only just begun is left out.
+    That is the one that the others wait for, else the slowest. A ledger that has only just begun
+    is left out.
     """
     told = [(t, ledger_of_steps(t)) for t in ranks[:MAX_RANKS] if t.minutes]
     told = [(t, seen) for t, seen in told if seen.steps and seen.seconds >= LEAST_SECONDS]
     if not told:
         return None
-    known = {name_of(trainer): trainer for trainer, _ in told}
-    waited_for = name_of(slow.trainer) if slow is not None else None
-    ledgers = {name_of(trainer): ledger for trainer, ledger in told}
-    name, odd = rank_to_report(ledgers, waited_for if waited_for in known else None)
-    return Reported(known[name], ledgers[name], odd)
+    of_late = (one for one in told if late is not None and one[0].key == late.trainer.key)
+    slowest = max(told, key=lambda one: one[1].step_seconds or 0.0)
+    return Reported(*next(of_late, slowest))
 
 
 def step_parts(
     ranks: Sequence[TrainerView], host: HostView | None = None, history: HistoryOf = no_history
 ) -> StepParts | None:
     """Return where the time of the steps of these ranks goes, None where that is not known."""
-    slow = straggler(ranks, history, host) if len(ranks) > 1 else None
-    found = reported(ranks, slow)
+    late = late_rank(ranks, history, host) if len(ranks) > 1 else None
+    found = reported(ranks, late)
     if found is not None:
         ledger = found.ledger
         of = f" of {name_of(found.trainer)}" if len(ranks) > 1 else ""

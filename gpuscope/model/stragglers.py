@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import fsum
 
 from ..store.view import DeviceView, History, HistoryOf, HostView, TrainerView, no_history
-from ..text.clock import MINUTE, clock_text
-from ..text.units import duration_text
 from ..wire.frames import TrainerDef
 from .device_trainings import STARVED, recent_mean
 from .rank_pace import MOST, Slower, slower_rank
-from .ranks import median, name_of
+from .ranks import median
 from .stalls import find_stall
 from .step_time import OWN, SPLIT, split_of
 
@@ -31,8 +30,6 @@ Measured with ``demos/ddp_train.py``, two healthy ranks over gloo on two busy co
 times in 18, up to 4.2 times and for up to 25 s at a stretch; in all of :data:`WINDOWS` windows in
 none of 59. With twice the work on one rank: in 15 of 20.
 """
-STRAGGLES_MUCH = 1.30
-"""A rank with a GPU that works this many times as long is a warning."""
 HOST_PACED_SM, HOST_PACED_LOAD = 40.0, 85.0
 """SM activity and utilization (%) below which the CPU of a slow rank is its bottleneck.
 
@@ -56,42 +53,32 @@ MAX_RANKS, MAX_JUDGED = 64, 256
 class Straggler:
     """A rank whose own work takes longer than that of the others.
 
-    ``usual_seconds`` is what the others take. ``since`` is on the clock of samples, None where it
-    is not known; ``wall`` is that moment on the wall clock. ``mostly`` names the part of the step
-    that takes longer, and by how much.
+    ``usual_seconds`` is what the others take, ``step_seconds`` the step of all, and ``shares`` what
+    of a step the others wait: each in one of the windows of the last minute of which that is known,
+    the first three figures as their means. ``since`` is on the clock of samples, None where it is
+    not known; ``wall`` is that moment on the wall clock. ``mostly`` names the part of the step that
+    takes longer, ``mostly_seconds`` by how much.
     """
 
     trainer: TrainerView
     own_seconds: float
     usual_seconds: float
+    step_seconds: float
+    shares: tuple[float, ...]
     mostly: str
+    mostly_seconds: float
     since: float | None = None
     wall: float | None = None
 
     @property
-    def brief(self) -> str:
-        """For a line of a table: ``the others wait for rank 3, 50 ms a step since 14:02``.
-
-        It is no share: all ranks have the step time of the slowest, and a rank whose own work is
-        little beside that takes many times as long for it.
-        """
-        more = duration_text(self.own_seconds - self.usual_seconds)
-        since = ""
-        if self.wall is not None:
-            since = f" since {clock_text(self.wall, MINUTE)}"
-        return f"the others wait for {name_of(self.trainer)}, {more} a step{since}"
+    def late_seconds(self) -> float:
+        """How long the others wait for it in a step."""
+        return self.own_seconds - self.usual_seconds
 
     @property
-    def text(self) -> str:
-        """One line for people, without a full stop."""
-        own, usual = duration_text(self.own_seconds), duration_text(self.usual_seconds)
-        work = f"its own work takes {own} a step without waits, theirs {usual}"
-        return f"{self.brief}: {work}, mostly {self.mostly}"
-
-    @property
-    def sentence(self) -> str:
-        """The same as a whole sentence."""
-        return f"{self.text[0].upper()}{self.text[1:]}."
+    def share(self) -> float:
+        """What of a step the others wait for it."""
+        return self.late_seconds / self.step_seconds
 
 
 def straggler(
@@ -113,7 +100,7 @@ def straggler(
         return None
     on_cpu = not any(trainer.definition.cuda for trainer in living)
     parts = [split_of(trainer) for trainer in living]
-    own = _own_seconds(parts)
+    own = own_seconds(parts)
     if len(own) < 2:
         return None
     worst, lasting = _much_slower(living, own, history, on_cpu), None
@@ -126,23 +113,47 @@ def straggler(
         worst, since = lasting
     if worst is None or own[worst] <= 0:
         return None
-    others = [number for number in own if number != worst]
-    usual = median(own[number] for number in others)
-    if not 0 < usual < own[worst]:
+    found = lateness(living, worst, history)
+    if found is None:
         return None
-    excess = {
-        part: parts[worst].get(part, 0.0) - median(parts[n].get(part, 0.0) for n in others)
-        for part in OWN
-    }
+    return replace(found, since=since, wall=_wall(host, since))
+
+
+def lateness(
+    living: Sequence[TrainerView], worst: int, history: HistoryOf = no_history
+) -> Straggler | None:
+    """Return by how much the rank at a place works longer than the others, None where it does not.
+
+    Measured steps are few, so a figure of now alone would jump: it is the mean of the windows of
+    the last minute in which that rank worked longer.
+    """
+    seen: list[tuple[float, float, float, dict[str, float]]] = []
+    for number in range(WINDOWS if history is not no_history else 1):
+        before = number * WINDOW_SECONDS
+        parts = [_split_before(t, history, before) if number else split_of(t) for t in living]
+        own = own_seconds(parts)
+        others = [place for place in own if place != worst]
+        if worst not in own or not others:
+            break
+        usual = median(own[place] for place in others)
+        if not 0 < usual < own[worst]:
+            break
+        more = {
+            part: parts[worst].get(part, 0.0) - median(parts[n].get(part, 0.0) for n in others)
+            for part in OWN
+        }
+        step = own[worst] + max(0.0, parts[worst].get("communication", 0.0))
+        seen.append((own[worst], usual, step, more))
+    if not seen:
+        return None
+    works, usuals, steps, _ = zip(*seen, strict=True)
+    work, usual, step = (fsum(each) / len(seen) for each in (works, usuals, steps))
+    excess = {part: fsum(more[part] for *_, more in seen) / len(seen) for part in OWN}
     most = max(OWN, key=excess.__getitem__)
-    return Straggler(
-        living[worst],
-        own[worst],
-        usual,
-        f"{most} (+{duration_text(excess[most])})",
-        since,
-        _wall(host, since),
-    )
+    shares = tuple((longest - least) / whole for longest, least, whole, _ in seen)
+    # each rank measures other steps, so one part alone may seem to take more than all of it
+    alone = min(excess[most], work - usual)
+    return Straggler(living[worst], work, usual, step, shares, most, alone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,16 +188,6 @@ def host_paced(
     return None
 
 
-def is_warning(found: Straggler, host: HostView, history: HistoryOf = no_history) -> bool:
-    """Tell whether a straggler is a warning, and not only worth a word.
-
-    On a CPU it is not: the ranks share the cores with everything else that runs there.
-    """
-    much = found.own_seconds >= STRAGGLES_MUCH * found.usual_seconds
-    on_gpu = found.trainer.definition.cuda
-    return much and bool(on_gpu) and host_paced(host, found.trainer, history) is None
-
-
 def _much_slower(
     living: Sequence[TrainerView], own: Mapping[int, float], history: HistoryOf, on_cpu: bool
 ) -> int | None:
@@ -196,7 +197,7 @@ def _much_slower(
     if worst is None:
         return None
     for number in range(1, WINDOWS):
-        then = _own_seconds(
+        then = own_seconds(
             [_split_before(trainer, history, number * WINDOW_SECONDS) for trainer in living]
         )
         known = worst in then and len(then) > 1
@@ -253,7 +254,7 @@ def _judge(
     windows: list[list[float]] = []
     for number in range(MOST):
         moment = now - number * apart
-        then = _own_seconds([_split_at(course, moment) for course in courses])
+        then = own_seconds([_split_at(course, moment) for course in courses])
         if len(then) < len(ranks):
             break
         windows.append([then[at] for at in range(len(ranks))])
@@ -280,7 +281,7 @@ def _split_at(course: Mapping[str, History], moment: float) -> dict[str, float]:
 def one_works_longest(ranks: Sequence[TrainerView]) -> bool:
     """Tell whether, by the present readings alone, one rank works much longer than the others."""
     return (
-        _longest(_own_seconds([split_of(trainer) for trainer in ranks]), _least(ranks)) is not None
+        _longest(own_seconds([split_of(trainer) for trainer in ranks]), _least(ranks)) is not None
     )
 
 
@@ -288,7 +289,7 @@ def _least(ranks: Iterable[TrainerView]) -> float:
     return STRAGGLES if any(trainer.definition.cuda for trainer in ranks) else STRAGGLES_ON_CPU
 
 
-def _own_seconds(splits: Sequence[Mapping[str, float]]) -> dict[int, float]:
+def own_seconds(splits: Sequence[Mapping[str, float]]) -> dict[int, float]:
     """Return the step time without the wait for other ranks, by rank.
 
     If the wait of a rank is not known, it is contained in its compute time. So if it is known for

@@ -25,12 +25,14 @@ def sentence(
     brief: bool = False,
     calm: bool = False,
     besides: str = "",
+    gains: bool = True,
 ) -> str:
     """Return what there is to say of a training in one sentence.
 
     A ``brief`` one leaves out what a table of the ledger has too, and the folder of a file. One
     that is ``calm`` begins with the word that nothing here is a warning. ``besides`` is the best
-    that was found elsewhere than in the clock, told where the clock has no cause.
+    that was found elsewhere than in the clock, told where the clock has no cause. Without
+    ``gains`` it promises no shorter step: this rank waits for another one.
     """
     step = ledger.step_seconds
     steps, seconds = count_text(ledger.steps, "step"), duration_text(ledger.seconds)
@@ -60,7 +62,7 @@ def sentence(
         where = path.rpartition("/")[2] + space + function
     place = f", at {where}" if where else ""
     rest = ""
-    if step is not None:
+    if step is not None and gains:
         left = (
             f"under {duration_text(step * NEXT_TO_NOTHING)}"
             if 1 - worst.saves < NEXT_TO_NOTHING

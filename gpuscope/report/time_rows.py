@@ -75,15 +75,8 @@ def sections(document: Document) -> list[Section]:
 
 
 def _lead(document: Document) -> str:
-    odd, slow = read.mapping(document.get("odd_rank")), read.mapping(document.get("slower"))
+    slow = read.mapping(document.get("slower"))
     said = [text] if (text := read.text(document.get("sentence"))) else []
-    if odd:
-        words = WORDS.get(read.text(odd.get("row")), WORDS["unattributed"])
-        said.append(
-            f"The others wait for rank {read.count(odd.get('rank'))}: {words} takes "
-            f"{read.said(odd.get('share'), percent_text)} of its time, "
-            f"{read.said(odd.get('usual_share'), percent_text)} of theirs."
-        )
     if slow:
         said.append(
             f"Steps became slower: {read.said(slow.get('step_seconds_before'), duration_text)} "

@@ -10,9 +10,10 @@ from statistics import fmean
 import pytest
 
 from gpuscope.model import stragglers
+from gpuscope.model.late_rank import late_rank
 from gpuscope.model.rank_pace import LATEST, MOST, slower_rank
 from gpuscope.store.view import HistoryOf, HostView
-from gpuscope.text.units import duration_text
+from gpuscope.text.units import duration_text, percent_text
 from tests.fakes import paces, views
 
 NOISES = ("gauss", "wide gauss", "lognormal", "neighbours alike", "pauses", "two lengths")
@@ -105,8 +106,13 @@ def test_within_a_minute_it_is_named_with_how_much_slower_it_is_and_since_when()
     assert slow.wall == pytest.approx(host.wall_seconds - 60.0, abs=20.0)
     at = time.strftime("%H:%M", time.localtime(slow.wall))
     late = duration_text(slow.own_seconds - slow.usual_seconds)
-    assert slow.brief == f"the others wait for rank 3, {late} a step since {at}"
-    assert "mostly compute (+" in slow.text
+    found = late_rank(host.trainers, history, host)
+    assert found is not None
+    share = percent_text(found.share)
+    assert found.share == pytest.approx(0.08, abs=0.01)
+    assert found.brief == f"the others wait for rank 3, {late} a step ({share}) since {at}"
+    assert "mostly compute (+" in found.text
+    assert not found.warns
 
 
 def test_a_job_whose_ranks_are_alike_has_none_and_ranks_on_a_cpu_are_judged_as_closely():

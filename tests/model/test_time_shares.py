@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gpuscope.model.rank_times import odd_sentence, rank_to_report
 from gpuscope.model.step_parts import step_parts
 from gpuscope.model.time_cause import Known
 from gpuscope.model.time_causes import ranked
@@ -172,18 +171,3 @@ def test_a_wall_clock_that_has_only_just_begun_is_not_shown():
     assert basis(2.0) is None
     assert basis(41.0) == "last 41 s"
     assert basis(241.0) == "last 4 min 01 s"
-
-
-def test_the_rank_that_is_named_is_the_odd_one_else_the_one_waited_for_else_the_slowest():
-    usual = read(answer(minute({"forward": (30.0, 300), "read": (30.0, 300)})))
-    loads = read(answer(minute({"forward": (30.0, 300), "input": (30.0, 300)})))
-    slow = read(answer(minute({"forward": (40.0, 300), "read": (40.0, 300)})))
-    key, odd = rank_to_report({"rank 0": usual, "rank 1": loads, "rank 2": slow}, "rank 2")
-    assert key == "rank 1"
-    assert odd is not None
-    assert odd_sentence(odd) == (
-        "The others wait for rank 1: it spends 300 ms a step on input wait, the others "
-        "0 s. A step could be up to 300 ms (50 %) shorter."
-    )
-    assert rank_to_report({"rank 0": usual, "rank 2": slow}) == ("rank 2", None)
-    assert rank_to_report({"rank 0": usual, "rank 2": slow}, "rank 0") == ("rank 0", None)

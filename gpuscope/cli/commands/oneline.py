@@ -19,7 +19,9 @@ from ...exit_status import ExitStatus
 from ...model.device_state import judge
 from ...model.device_trainings import warned_starving
 from ...model.job_state import job_state
+from ...model.late_rank import late_rank
 from ...model.pace import pace_of
+from ...model.ranks import name_of
 from ...store.view import DeviceView, HostView, JobView
 from ...text.units import GIB, count_text, duration_text, percent_text
 from ...wire.clean import clean
@@ -87,6 +89,10 @@ def _job(host: HostView, job: JobView) -> tuple[str, str]:
     waits = max(warned_starving(host, one) for one in living)
     if waits and state.kind != "bad":
         return f"{title} {_SIGNS['warn']}input-bound {percent_text(waits, whole=True)}", "warn"
+    late = late_rank(living, host=host)
+    if late is not None and late.warns and state.kind != "bad":
+        share = percent_text(late.share, whole=True)
+        return f"{title} {_SIGNS['warn']}{name_of(late.trainer)} late {share}", "warn"
     if state.kind in _SIGNS:
         return f"{title} {_SIGNS[state.kind]}{state.word}", state.kind
     step = pace_of(living).seconds

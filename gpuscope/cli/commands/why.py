@@ -110,14 +110,13 @@ def run(args: argparse.Namespace) -> int:
     else:
         width = shutil.get_terminal_size((output.FILE_WIDTH, 24)).columns
         print("\n".join(time_report.text(ranks, width)))
-    one, odd = time_document.rank_to_report(ranks)
+    one = time_document.rank_to_report(ranks)
     if one.standstill is not None:
         return ExitStatus.WARNINGS
     if not one.ledger.sure and not one.judged and not one.parts:
         return ExitStatus.UNCHECKED
-    slow = any(each.straggler is not None for each in ranks)
     warned = any(each.warns for each in ranks)
-    return ExitStatus.WARNINGS if warned or odd is not None or slow else ExitStatus.OK
+    return ExitStatus.WARNINGS if warned or one.late is not None else ExitStatus.OK
 
 
 def _is_file(args: argparse.Namespace, target: str) -> bool:
@@ -289,7 +288,9 @@ def _time_reports(
     now = {trainer.id: trainer for trainer in host.trainers}
     history = trainer_times.history_of(there.store, key)
     living = [now.get(one.trainer.id, one.trainer) for one in ranks]
-    odd = trainer_times.odd_of(living, args.window)
+    job = host.job_of(living[0])
+    everyone = living if len(living) > 1 or job is None else job.trainers
+    late = trainer_times.late_of(everyone, host, history, args.window)
     reports = []
     for one, problem in zip(ranks, problems, strict=True):
         trainer = now.get(one.trainer.id, one.trainer)
@@ -303,12 +304,11 @@ def _time_reports(
             note = "It has ended meanwhile, or its probe was detached."
             if not is_out_of_sight(trainer.gone):
                 note = f"It {has_ended(trainer.gone)}."
-        told = trainer_times.of_trainer(trainer, host, history, args.window, again, note, odd)
+        told = trainer_times.of_trainer(trainer, host, history, args.window, again, note, late)
         if told.standstill is not None:
             tune, wanted = "", f"gpuscope doctor {args.target or trainer.definition.pid}"
             told = _noted(told, told.note or f"What to do about the hang: {wanted}")
         reports.append(replace(told, tune=tune))
-    reports = trainer_times.with_straggler(reports, living, host, history)
     if not any(one.is_known for one in reports):
         raise _unknown(next(filter(None, problems), ""), reports[0].pid)
     mates = [t for t in host.trainers if _is_mate(t, ranks[0].trainer)]

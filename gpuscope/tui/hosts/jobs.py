@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
+from ...model.late_rank import late_rank
 from ...model.ranks import name_of
 from ...model.stalls import find_stall
-from ...model.stragglers import Straggler, is_warning, straggler
+from ...model.stragglers import host_paced
 from ...store.view import HostView, TrainerView
 from .summary import Grade, Word
 
@@ -49,12 +51,13 @@ def _of_job(members: Sequence[Member]) -> list[tuple[str, Word]]:
     stall = find_stall(trainers)
     if stall is None:
         # by the readings of now: those of before of hundreds of ranks would take too long
-        slow = straggler(trainers)
-        return (
-            [(home[id(slow.trainer)].key, (_grade(slow, home), f"straggler: {slow.brief}"))]
-            if slow is not None
-            else []
-        )
+        late = late_rank(trainers)
+        if late is None:
+            return []
+        there = home[id(late.trainer)]
+        late = replace(late, paced=host_paced(there, late.trainer))
+        grade = Grade.WARNING if late.warns else Grade.FINE
+        return [(there.key, (grade, f"straggler: {late.brief}"))]
     if not stall.behind:
         return []
     culprits = {home[id(trainer)].key: home[id(trainer)].name for trainer in stall.behind}
@@ -70,10 +73,6 @@ def _of_job(members: Sequence[Member]) -> list[tuple[str, Word]]:
     waits = f"waits for {name_of(first)} on {home[id(first)].name}"
     waiting = dict.fromkeys(key for key in _keys(members) if key not in culprits)
     return out + [(key, (Grade.FINE if stall.busy else Grade.STALLED, waits)) for key in waiting]
-
-
-def _grade(slow: Straggler, home: dict[int, HostView]) -> Grade:
-    return Grade.WARNING if is_warning(slow, home[id(slow.trainer)]) else Grade.FINE
 
 
 def _keys(members: Sequence[Member]) -> list[str]:

@@ -9,13 +9,13 @@ from ...model.device_trainings import starving, starving_warns, told_input
 from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of, ending_text, job_end, last_state
 from ...model.job_state import WELL, JobState
+from ...model.late_rank import late_rank
 from ...model.memory_room import MemoryRoom, alarm
 from ...model.ranks import name_of, subject_of
 from ...model.reading_age import old_seconds
 from ...model.slowdown import of_trainers
 from ...model.stalls import find_stall, is_ending, worst_rank
 from ...model.step_time import SLOWER, slower_than_before
-from ...model.stragglers import is_warning, straggler
 from ...store.view import HistoryOf, HostView, JobView, TrainerView, by_id
 from ...text.clock import clock_text
 from ...text.styled import Line
@@ -205,10 +205,9 @@ def _slow(host: HostView, trainers: Sequence[TrainerView], history: HistoryOf) -
     waiting = input_lines(host, trainers, history)
     if waiting:
         return waiting
-    slow = straggler(trainers, history, host)
-    if slow is not None:
-        token = "warn" if is_warning(slow, host, history) else "muted"
-        return [[("straggler: ", token), (slow.brief, "muted")]]
+    late = late_rank(trainers, history, host)
+    if late is not None:
+        return [[("straggler: ", "warn" if late.warns else "muted"), (late.brief, "muted")]]
     slowdown = of_trainers(trainers, host, history)
     if slowdown is not None:
         return [[("pace: ", "muted"), (slowdown.brief, "muted")]]

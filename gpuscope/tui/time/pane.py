@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 from ...doctor.live_causes import Judged, of_ledger
 from ...doctor.live_scene import LiveScene
+from ...model.late_rank import LateRank, late_rank
 from ...model.odd_parts import odd_parts
 from ...model.pace import pace_of
 from ...model.ranks import name_of
 from ...model.slowdown import of_trainers
 from ...model.stalls import worst_rank
 from ...model.standstill import stands_still
-from ...model.step_parts import LEAST_SECONDS, MAX_RANKS, ledger_of_steps, reported
-from ...model.stragglers import Straggler, straggler
+from ...model.step_parts import LEAST_SECONDS, ledger_of_steps, reported
+from ...model.stragglers import MAX_RANKS
 from ...model.time_ledger import TimeLedger, recent
 from ...model.useful_work import sentence as work_sentence
 from ...store.view import HostView, TrainerView, by_key
@@ -26,7 +27,7 @@ from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text, short_age_text, window_text
 from ..charts.strips import Painted
-from ..doctor.text import SEVERITY_TOKENS, top
+from ..doctor.text import top
 from ..overview.finding_list import FindingList, go_to_finding
 from ..shared.windows import window_of_minutes
 from ..shell.clock_at import clock_at
@@ -56,8 +57,26 @@ from .rows import (
     rank_rows,
     with_names,
 )
-from .severities import marks_line, most_to_gain, of_ranks, of_rows, rank_marks, severities
-from .text import TIME, answer, coverage_text, no_minutes, no_trainer, pace_text, slow_lines, who
+from .severities import (
+    marks_line,
+    most_to_gain,
+    of_ranks,
+    of_rows,
+    rank_marks,
+    severities,
+    worst_of,
+)
+from .text import (
+    TIME,
+    answer,
+    coverage_text,
+    late_lines,
+    no_minutes,
+    no_trainer,
+    pace_text,
+    slower_lines,
+    who,
+)
 from .without_ledger import next_window, part_detail, window_of
 
 if TYPE_CHECKING:
@@ -114,11 +133,11 @@ class TimePane(MeasuredPanels):
         usual = super().chosen(host)
         first = next((t for t in trainers if usual and t.key == usual.key), trainers[0])
         ranks = self._ranks_of(host, first)
-        slow = self._straggler(ranks)
+        late = self._late(ranks)
         stuck = worst_rank(ranks)[0] if stands_still(first) else None
         odd = next((t for t in ranks if t.key in odd_parts(ranks)), first)
-        late = reported(ranks, slow) or slow
-        found = stuck or (late.trainer if late is not None else odd)
+        told = reported(ranks, late) or late
+        found = stuck or (told.trainer if told is not None else odd)
         if recent(found).sure:  # before that another may turn out to be the odd one
             self._chosen = found.key
             selection.propose(TAB, *keys_of(host, found))
@@ -127,11 +146,9 @@ class TimePane(MeasuredPanels):
     def chosen_pid(self) -> int | None:
         return self.chosen_trainer_pid()
 
-    def _straggler(self, ranks: Sequence[TrainerView]) -> Straggler | None:
-        """Return the rank whose own work takes longer than that of the others."""
-        if len(ranks) < 2:
-            return None
-        return straggler(ranks[:MAX_RANKS], self.session.history, self.session.host)
+    def _late(self, ranks: Sequence[TrainerView]) -> LateRank | None:
+        """Return the rank that the others wait for."""
+        return late_rank(ranks, self.session.history, self.session.host)
 
     # ── drawing ──
 
@@ -153,7 +170,7 @@ class TimePane(MeasuredPanels):
         look, age = self._answers.look(trainer)
         work = self._answers.work(trainer, host)
         slower = of_trainers([trainer], host, self.session.history)
-        slow = self._straggler(ranks)
+        late = self._late(ranks)
         told = self._told = severities(self._cases(ranks))
         job = host.job_of(trainer)
         everything = self._trainers(host)
@@ -167,7 +184,7 @@ class TimePane(MeasuredPanels):
             stopped,
             (place, len(everything)),
             (look, int((age or 0.0) / 60), work),
-            (slower, slow.brief if slow is not None else ""),
+            (slower, late.text if late is not None else ""),
             (self._terminal, len(self._processes.rows), self._events.rows),
             (self.app.theme, host.link.state),
             told,
@@ -194,27 +211,23 @@ class TimePane(MeasuredPanels):
         hang = hang_of(trainer) if stands else None
         set_title(self._clock, "Where the time went before" if stands else "Where the time goes")
         self._steps.show([])
-        first = reported(ranks, slow) if not stopped else None
-        key, odd = (first.trainer.key, first.odd) if first is not None else (trainer.key, None)
+        late = late if not stopped else None
+        first = reported(ranks, late) if not stopped else None
+        key = first.trainer.key if first is not None else trainer.key
+        odd = late.odd if late is not None else None
         useful = work_sentence(work, ledger.step_seconds) if work is not None else ""
         # nothing is to be gained from a faster step while none ends
         self._judged = (
-            of_ledger(
-                LiveScene(host, self.session.history),
-                *(trainer, ledger, odd if key == trainer.key else None),
-            )
+            of_ledger(LiveScene(host, self.session.history), trainer, ledger, late)
             if not stopped
             else []
         )
         causes = tuple(one.cause for one in self._judged)
-        shown_odd = odd if len(ranks) > 1 else None
-        weight = of_ranks(told)
-        token = "text" if weight == "info" else SEVERITY_TOKENS[weight]
         narrow = self._terminal[0] < WIDE
         found = most_to_gain(self._cases(ranks), self._clock.tokens.glyphs)
-        how = (token, narrow, found, not any(one.warns for one in self._judged))
+        calm = not any(one.warns for one in self._judged)
         sentence = (
-            answer(ledger, shown_odd, slow, slower, useful, causes, look, *how)
+            answer(ledger, trainer, late, slower, useful, causes, look, narrow, found, calm)
             if not stopped
             else ()
         )
@@ -232,6 +245,7 @@ class TimePane(MeasuredPanels):
             by_key = {t.key: ledger_of_steps(t) for t in ranks}
             names = {t.key: name_of(t) for t in ranks}
             self._ranks.show_columns(rank_columns(by_key, odd))
+            weight = worst_of(of_ranks(told), late)
             marks = rank_marks(job, key if not stopped else "", weight, glyphs)
             self._ranks.show(rank_rows(by_key, names, odd, marks))
             self._point_at(self._ranks, trainer.key)
@@ -262,17 +276,16 @@ class TimePane(MeasuredPanels):
         job = host.job_of(trainer)
         hang = hang_of(trainer) if stands_still(trainer) else None
         stopped = why_it_stands(self.session, host, trainer)
-        slow = self._straggler(ranks) if not stopped else None
+        late = self._late(ranks) if not stopped else None
         slower = of_trainers(ranks, host, self.session.history) if not stopped else None
-        weight = of_ranks(self._told)
-        token = "text" if weight == "info" else SEVERITY_TOKENS[weight]
-        lines = [*stopped, *slow_lines(slow, slower, token)]
+        weight = worst_of(of_ranks(self._told), late)
+        lines = [*stopped, *late_lines(late), *slower_lines(slower)]
         room = self._terminal[0] - HEAD_EDGES - styled.cells(subject)
         subject = [*subject, (pace_text(pace_of(ranks), room), "muted")]
         glyphs, narrow = self._clock.tokens.glyphs, self._terminal[0] < WIDE
         cases = self._cases(ranks)
         odd = odd_parts(ranks) if not stopped else {}
-        worst = slow.trainer.key if slow is not None else next(iter(odd), "")
+        worst = late.trainer.key if late is not None else next(iter(odd), "")
         if odd and weight == "info" and any(case.grave for case in cases):
             weight = "warning"
         marks = rank_marks(job, worst, weight, glyphs)

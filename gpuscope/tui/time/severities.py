@@ -15,6 +15,7 @@ from .text import OF_RANKS
 if TYPE_CHECKING:
     from ...doctor.finding import Severity
     from ...doctor.live_causes import Judged
+    from ...model.late_rank import LateRank
     from ...store.view import JobView
     from ..background.finding_history import Case
 
@@ -90,6 +91,11 @@ def rank_marks(
         return {key: (getattr(glyphs, kind), kind) for key, kind in stalled.items()}
     token = "title" if severity == "info" else SEVERITY_TOKENS[severity]
     return {worst: (glyph_of(severity, glyphs), token)} if worst else {}
+
+
+def worst_of(severity: Severity, late: LateRank | None) -> Severity:
+    """Return how grave it is that the others wait for a rank, before the doctor has said so too."""
+    return _worst(severity, "warning" if late is not None and late.warns else "info")
 
 
 def of_ranks(found: Mapping[str, Severity]) -> Severity:

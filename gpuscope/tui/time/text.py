@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ...model.late_rank import LateRank
 from ...model.look import Look, LookRow, cost
 from ...model.pace import Pace
-from ...model.rank_times import Odd, odd_sentence
+from ...model.ranks import name_of
 from ...model.slowdown import Slowdown
 from ...model.standstill import Standstill, stands_still
 from ...model.step_parts import covered_text
 from ...model.step_time import unnamed_share
-from ...model.stragglers import Straggler
 from ...model.time_cause import Cause
 from ...model.time_ledger import FEW_LOOKS, Row, TimeLedger
 from ...model.time_sentence import PASSES, sentence
@@ -108,53 +108,60 @@ def coverage_text(ledger: TimeLedger, room: int = 1024, stands: bool = False) ->
 
 def answer(
     ledger: TimeLedger,
-    odd: Odd | None,
-    slow: Straggler | None,
+    trainer: TrainerView,
+    late: LateRank | None,
     slower: Slowdown | None,
     useful_work: str = "",
     causes: tuple[Cause, ...] = (),
     look: Look | None = None,
-    of_ranks: str = "text",
     brief: bool = False,
     found: Line | None = None,
     calm: bool = False,
 ) -> Iterable[Line]:
     """Return what there is to say on top, one sentence a line, what brings most first.
 
-    ``useful_work`` says what of the step's time the arithmetic of the model needs, "" while that
-    is not known. ``causes`` are what makes it slow, what brings most first. ``of_ranks`` is the
-    token of how grave the doctor takes it that a rank is slower than the others. With ``brief`` it
-    does not repeat the table. ``found`` is the worst that the doctor found, which is said where
-    the clock has no cause. It is ``calm`` where the doctor warns of no cause.
+    ``late`` is the rank of its job that the others wait for: what else takes the time of another
+    one than that is no gain. ``useful_work`` says what of the step's time the arithmetic of the
+    model needs, "" while that is not known. ``causes`` are what makes it slow, what brings most
+    first. With ``brief`` it does not repeat the table. ``found`` is the worst that the doctor
+    found, which is said where the clock has no cause. It is ``calm`` where the doctor warns of no
+    cause.
     """
     told: list[tuple[float, str, str]] = []
-    own = tuple(one for one in causes if odd is None or one.usual_share is None)
-    if own or odd is None:
-        calm = calm and bool(own) and odd is None
-        token = "title" if own and not calm else "text" if ledger.sure else "muted"
-        told.append((own[0].share if own else 0.0, sentence(ledger, own, brief, calm), token))
-    if odd is not None:
-        told.append((odd.excess_share, odd_sentence(odd), of_ranks))
+    mine = late is not None and late.trainer.key == trainer.key
+    own = tuple(one for one in causes if not mine or one.usual_share is None)
+    if own or late is None:
+        calm = calm and bool(own) and late is None
+        token = "title" if own and not calm and (late is None or mine) else "text"
+        token = token if own or ledger.sure else "muted"
+        said = sentence(ledger, own, brief, calm, gains=late is None or mine)
+        told.append((own[0].share if own and (late is None or mine) else 0.0, said, token))
+    if late is not None:
+        told.append((late.share, late.sentence, "warn" if late.warns else "text"))
     (_, text, token), *others = sorted(told, key=lambda one: -one[0])
-    if found and not own and odd is None and ledger.sure:
+    if found and not own and late is None and ledger.sure:
         yield found
     else:
         yield [(MOST_TO_GAIN if others and not brief else "", "muted"), (text, token)]
+    then = AND_THEN if late is None or mine else f"of {name_of(trainer)} itself: "
     for _, text, _ in others:
-        told_so = (text, "text") if brief else (f"{text[:1].lower()}{text[1:]}", "text")
-        yield [("" if brief else AND_THEN, "muted"), told_so]
-    late = slow is not None and (odd is None or slow.wall is not None)
-    yield from slow_lines(slow if late else None, slower, of_ranks)
+        shown = text if brief and then == AND_THEN else f"{text[:1].lower()}{text[1:]}"
+        yield [("" if brief and then == AND_THEN else then, "muted"), (shown, "text")]
+    yield from slower_lines(slower)
     if look is not None and not causes:
         yield from _idle(look)
     if useful_work:
         yield [("useful work: ", "muted"), (useful_work, "text")]
 
 
-def slow_lines(slow: Straggler | None, slower: Slowdown | None, of_ranks: str) -> Iterable[Line]:
-    """Yield which rank the others wait for, and since when the steps are slower."""
-    if slow is not None:
-        yield [(slow.sentence, of_ranks)]
+def late_lines(late: LateRank | None) -> Iterable[Line]:
+    """Yield which rank the others wait for, and what that costs."""
+    if late is not None:
+        yield [(late.sentence, "warn" if late.warns else "text")]
+
+
+def slower_lines(slower: Slowdown | None) -> Iterable[Line]:
+    """Yield since when the steps are slower."""
     if slower is not None:
         yield [(f"{clean(slower.text, 300)}.", "text")]
 

@@ -11,6 +11,7 @@ from ...model.device_trainings import tensor_idle
 from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of
 from ...model.job_state import broken_states, living_members, on_broken
+from ...model.late_rank import late_rank
 from ...model.memory_room import rooms
 from ...model.pace import Pace, pace_of
 from ...model.ranks import IMBALANCED, fullest, imbalance, name_of
@@ -19,7 +20,6 @@ from ...model.slowdown import of_trainers
 from ...model.stalls import find_stall, is_ending, worst_rank
 from ...model.step_parts import reported, step_parts
 from ...model.step_time import SLOWER, slower_than_before
-from ...model.stragglers import is_warning, straggler
 from ...store.stream import NO_REASON
 from ...text.ranges import ranges_text
 from ...text.styled import Line
@@ -181,11 +181,11 @@ def time_lines(
 
 def _slowest_line(host: HostView, ranks: Sequence[TrainerView], history: HistoryOf) -> str:
     """Return the line of code that costs most by the ledger, "" where none is known."""
-    slow = straggler(ranks, history, host) if len(ranks) > 1 else None
-    found = reported(ranks, slow)
+    late = late_rank(ranks, history, host) if len(ranks) > 1 else None
+    found = reported(ranks, late)
     if found is None:
         return ""
-    judged = of_ledger(LiveScene(host, history), found.trainer, found.ledger, odd=found.odd)
+    judged = of_ledger(LiveScene(host, history), found.trainer, found.ledger, late)
     place = judged[0].cause.place if judged else ""
     return f"; most to gain at {clean(place, 160)}" if place else ""
 
@@ -257,10 +257,9 @@ def _imbalance(living: Sequence[TrainerView]) -> Iterable[Line]:
 def _uneven(host: HostView, living: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]:
     yield from input_lines(host, living, history)
     yield from _tensor_idle(host, living, history)
-    slow = straggler(living, history, host)
-    if slow is not None:
-        token = "warn" if is_warning(slow, host, history) else "muted"
-        yield [("straggler: ", token), (slow.text, "text")]
+    late = late_rank(living, history, host)
+    if late is not None:
+        yield [("straggler: ", "warn" if late.warns else "muted"), (late.text, "text")]
     slowdown = of_trainers(living, host, history)
     if slowdown is not None:
         yield [("pace: ", "muted"), (f"{slowdown.text}.", "text")]

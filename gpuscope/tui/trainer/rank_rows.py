@@ -9,13 +9,13 @@ from ...model.device_state import DeviceState
 from ...model.device_trainings import starving_warns, told_input
 from ...model.job_ends import end_text
 from ...model.job_state import broken_below
+from ...model.late_rank import late_rank
 from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
 from ...model.pace import has_stopped, pace_of
 from ...model.ranks import running
 from ...model.reading_age import old_seconds
 from ...model.stalls import is_overdue, place, stalled_ranks, waits_in_collective, worst_rank
 from ...model.step_parts import StepParts, step_parts
-from ...model.stragglers import is_warning, straggler
 from ...store.view import by_id
 from ...text import styled
 from ...text.ranges import compact_ranges
@@ -168,10 +168,10 @@ def rank_rows(
     living = running(job.trainers)
     stalled = stalled_ranks(job)
     behind = {key for key, kind in stalled.items() if kind == "bad"}
-    found = straggler(living, history)
-    slow = found.trainer if found is not None else None
+    late = late_rank(living, history, host)
+    slow = late.trainer if late is not None else None
     starved = most_starving(host, living, history)
-    warns = found is not None and is_warning(found, host, history)
+    warns = late is not None and late.warns
     warned = starved is not None and starving_warns(host, starved[1], starved[0], history)
     hungry = starved[1] if starved is not None and warned else None
     worst, _ = worst_rank(living)
