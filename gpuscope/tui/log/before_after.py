@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from ...model.first_step import first_step
 from ...model.valid_history import while_it_steps
 from ...store.view import DeviceView, History, HistoryOf, HostView, TrainerView
 from ...text import styled
@@ -18,7 +19,7 @@ SPAN_SECONDS = 30.0
 """How long before and after an event its readings are looked at."""
 LEAST_SECONDS = 2.0
 """An event that is younger has no time after it yet."""
-NAME_CELLS, VALUE_CELLS = 26, 12
+NAME_CELLS, VALUE_CELLS = 26, 14
 MOST_DEVICES = 8
 
 
@@ -38,8 +39,9 @@ def before_after_lines(
 ) -> list[Line]:
     """Return the median of each reading in the half minutes before and after a moment.
 
-    A reading that is known on neither side is left out, and so is all of it where the moment is
-    older than what is recorded.
+    Of a training that began to step only after it, the time after begins with its first step: over
+    its loading as well, a busy GPU would seem idle. A reading that is known on neither side is left
+    out, and so is all of it where the moment is older than what is recorded.
     """
     if host.sampled_seconds is None or host.wall_seconds is None:
         return []
@@ -47,10 +49,10 @@ def before_after_lines(
     at = host.sampled_seconds - ago
     if ago < LEAST_SECONDS:
         return []
-    after = min(SPAN_SECONDS, ago)
+    begin, end = _after(at, host.sampled_seconds, trainers, history, ago + SPAN_SECONDS + 1)
     rows: list[Line] = []
     for name, past, text in _readings(host, trainers, devices, history, ago + SPAN_SECONDS + 1):
-        sides = (_median(past, at - SPAN_SECONDS, at), _median(past, at, at + after))
+        sides = (_median(past, at - SPAN_SECONDS, at), _median(past, begin, end))
         if sides == (None, None):
             continue
         line: Line = [(f"{name:{NAME_CELLS}}", "muted")]
@@ -61,10 +63,20 @@ def before_after_lines(
     if not rows:
         return []
     span = f"{SPAN_SECONDS:.0f} s"
-    titles = (f"{span} before", f"{int(after)} s after")
+    titles = (f"{span} before", f"{int(end - begin)} s {'after' if begin == at else 'of steps'}")
     head: Line = [(f"{'Median':{NAME_CELLS}}", "title")]
     head += [(f"{title:>{VALUE_CELLS}}", "muted") for title in titles]
     return [head, *rows]
+
+
+def _after(
+    at: float, now: float, trainers: Sequence[TrainerView], history: HistoryOf, seconds: float
+) -> tuple[float, float]:
+    """Return from when to when the readings after a moment are looked at."""
+    firsts = [first for t in trainers if (first := first_step(t, history, seconds)) is not None]
+    first = min(firsts, default=at)
+    begin = first if at + LEAST_SECONDS <= first <= now - LEAST_SECONDS else at
+    return begin, min(begin + SPAN_SECONDS, now)
 
 
 def _median(past: History, begin: float, end: float) -> float | None:
