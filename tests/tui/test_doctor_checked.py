@@ -180,3 +180,19 @@ def test_the_course_of_a_step_is_drawn_to_the_last_one_and_not_to_now(area: str,
     assert said.strip() == "400–480 ms"
     assert len(drawn.rstrip()) < len(drawn) / 2, "it has made no step for 48 s of the minute"
     assert drawn.strip()
+
+
+def test_a_course_is_drawn_for_all_the_time_that_its_words_name():
+    """The tensor cores of a GPU that does nothing more are at 0, which is no unknown reading."""
+    host, history = views.seen(jobs.ranks(2))
+
+    def readings(entity: int, name: str, seconds: float | None) -> History:
+        past = history(entity, name, seconds)
+        if name != "tensor_active_percent":
+            return past
+        return replace(past, values=tuple(2.0 if n < 30 else 0.0 for n in range(len(past))))
+
+    (line,) = course_lines("GPU use", host, sources_of(host, readings), GLYPHS)
+    assert " " not in line[0][0].strip()
+    assert len(line[0][0].strip()) >= 23
+    assert line[2][0] == "tensor cores of GPU 0, last 59.5 s"

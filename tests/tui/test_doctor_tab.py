@@ -814,3 +814,24 @@ def test_where_there_is_one_row_a_lesser_finding_leaves_what_to_do_to_the_jobs()
     assert "other code" in said([waits, other], 1)[0]
     assert len(said([other, waits], 1)) == 2, "it is the worst"
     assert len(said([waits, other], 3)) == 2
+
+
+@in_loop
+async def test_a_larger_terminal_shows_no_less_of_the_list_than_a_smaller_one():
+    told: dict[int, str] = {}
+    for size in ((120, 40), (200, 60)):
+        source = ReplaySource(REDACTED / "h200x2-stall.gsr")
+        source.pause()
+        source.seek(77.0)
+        app = GpuscopeApp(Session(replay=source), "doctor")
+        async with app.run_test(size=size) as pilot:
+            screen = await until(pilot, "Hang: rank 1 is stuck at", "What was checked")
+            lines = screen.splitlines()
+            head = next(at for at, line in enumerate(lines) if "WHAT" in line)
+            told[size[0]] = "\n".join(lines[head : head + 2])
+    for column in ("WHERE", "SINCE", " 27 s"):
+        assert column in told[120]
+        assert column in told[200]
+    assert "CONFIDENCE" in told[200]
+    assert "script-2, rank 1, GPU 1, pid 781, <path>:31" in told[200]
+    assert "rank 0 waits for it at <path>:62 in main" in told[200]

@@ -59,7 +59,8 @@ def course_lines(
     between = interval_text(number if unit and high.endswith(f" {unit}") else low, high)
     out: list[Line] = []
     for row in reversed(range(rows)):
-        part = [None if v is None else _level(v / top * rows - row) for v in values] if top else []
+        levels = [None if v is None else v / top * rows - row for v in values] if top else []
+        part = [None if v is None else _level(v, row) for v in levels]
         drawn = spark(part, CELLS, 1.0, glyphs).replace(glyphs.unknown, " ")
         out.append([(drawn, "series1")])
     out[-1].append((f"  {between} ", "text"))
@@ -67,9 +68,12 @@ def course_lines(
     return out
 
 
-def _level(share: float) -> float | None:
-    """Return how far a row is filled, None where it is empty."""
-    return min(share, 1.0) if share > 0 else None
+def _level(share: float, row: int) -> float | None:
+    """Return how far a row is filled, None where it is empty.
+
+    The lowest one has a line for 0 too: a blank there is a time of which nothing is known.
+    """
+    return min(share, 1.0) if share > 0 or row == 0 else None
 
 
 def _course(area: str, host: HostView, sources: Sources) -> _Course | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.containers import Container, Vertical, VerticalScroll
+from textual.containers import Horizontal, Vertical, VerticalScroll
 
 from ...doctor.order import SEVERITIES
 from ...doctor.steps import copied_steps, marked_step, paste_of, steps_of
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 EXAMINED, ELSEWHERE = "What was checked", "What else can be checked"
 WIDE = 160
-"""Columns from which on a finding stands beside the list."""
+"""Columns from which on a finding stands beside what was checked."""
 KINDS_OF_PAST = ("jobs", "memory", "gpu", "probe")
 """What happened besides findings, which the other panel has."""
 STACK_SECONDS = 5.0
@@ -64,20 +64,17 @@ LIST_SHARE, LIST_ROWS = 0.34, 3
 
 
 class DoctorPane(Pane):
-    """The tab with the list of findings, and the one under the cursor in full.
+    """The tab with the list of findings, and below it the one under the cursor in full.
 
-    The list is above, or at the left where there is room.
+    Where there is room, what was checked stands beside that one. The list has the whole width: its
+    rows are told to their end there, with where and since when.
     """
 
     DEFAULT_CSS = """
-    DoctorPane #doctor-body { height: 1fr; layout: vertical; }
+    DoctorPane #doctor-below { height: 1fr; }
     DoctorPane #finding { height: 1fr; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
-    DoctorPane #doctor-left { height: auto; }
-    DoctorPane #examined { display: none; height: 1fr; }
-    DoctorPane.wide #doctor-body { layout: horizontal; }
-    DoctorPane.wide #doctor-left { width: 44%; height: 1fr; }
-    DoctorPane #doctor-right { height: 1fr; }
-    DoctorPane.wide #doctor-right { width: 1fr; }
+    DoctorPane #examined { display: none; width: 44%; height: 1fr; }
+    DoctorPane #doctor-right { width: 1fr; height: 1fr; }
     """
 
     def __init__(self, session: Session, **kwargs: str) -> None:
@@ -106,10 +103,9 @@ class DoctorPane(Pane):
     def compose(self) -> ComposeResult:
         self._table.border_title = "Findings"
         self._examined.border_title = EXAMINED
-        with Container(id="doctor-body"):
-            with Vertical(id="doctor-left"):
-                yield self._table
-                yield self._examined
+        yield self._table
+        with Horizontal(id="doctor-below"):
+            yield self._examined
             with Vertical(id="doctor-right"):
                 yield self._scroll
                 yield self._course
@@ -213,7 +209,8 @@ class DoctorPane(Pane):
                 detail(group, host, row, proof, mark, glyphs, cells, tight, stack, titled, rest)
             )
             set_title(self._scroll, finding.title)
-        free = self._terminal[1] - AROUND_ROWS - self._lines.rows - 2 if self._is_wide else 0
+        taken = AROUND_ROWS + self._height + self._lines.rows + 2
+        free = self._terminal[1] - taken if self._is_wide else 0
         self._course.follow(self.session, host, group.first if group is not None else None, free)
         self._show_examined(group, host)
         keys = (self.doctor.why_no_proof, self.doctor.more_fixes)
@@ -223,7 +220,7 @@ class DoctorPane(Pane):
         self.call_after_refresh(self._say_more)
 
     def _show_examined(self, group: CaseGroup | None, host: HostView) -> None:
-        """Fill the place below a list at the left: with what was checked, or with what can be."""
+        """Fill the place beside a finding: with what was checked, or with what can be."""
         self._examined.display = self._is_wide
         if not self._examined.display:
             return
@@ -355,16 +352,13 @@ class DoctorPane(Pane):
 
     def fit_to(self, width: int, height: int) -> None:
         self._terminal = (width, height)
-        self.set_class(self._is_wide, "wide")
         self._share_out(len(self._table.rows))
 
     def _share_out(self, rows: int) -> None:
-        """Stacked, the list takes what it needs up to its share."""
+        """The list takes what it needs up to its share."""
         height = self._terminal[1]
         frame = 0 if height < 20 else 2
         most = max(LIST_ROWS, int((height - AROUND_ROWS) * LIST_SHARE) - frame)
-        if self._is_wide:
-            most = max(most, (height - AROUND_ROWS) // 2 - frame)
         wanted = min(max(rows, 1) + 1, most) + frame
         if self._height != wanted:
             self._height = wanted

@@ -46,7 +46,7 @@ COLUMNS = (
 WHERE_CELLS = 22
 """What WHERE has in any case, if it is there at all: ``rank 0, GPU 0, pid 4711``."""
 MOST_CELLS = 20
-TABLE_GAP = 2
+TABLE_GAP, MOST_SPARE = 2, 24
 _GPU, _DIGIT = re.compile(r"\bGPU \d+\b"), re.compile(r"\d")
 LABEL = 10
 """Cells of the words in front of the lines of a finding."""
@@ -98,7 +98,8 @@ def columns(rows: Sequence[TableRow], cells: int) -> list[Column]:
 
     CONFIDENCE goes where WHAT would be cut short for it. WHERE gets what it needs as far as WHAT
     leaves it. Where all rows are of one process it goes if any of them would say less for it. Else
-    it is the last to go: it says of which job or rank a row is. What nobody needs is WHAT's.
+    it is the last to go: it says of which job or rank a row is. What nobody needs is WHAT's; much
+    of it stays blank at the right, so that the columns stand beside each other.
     """
     longest = {
         one.key: max((_cells_of(row, one.key) for row in rows), default=0) for one in COLUMNS
@@ -124,7 +125,12 @@ def columns(rows: Sequence[TableRow], cells: int) -> list[Column]:
         processes = {pid[0] for pid in found if pid is not None}
         if told != alone and len(processes) < 2:  # the line below says where as well
             kept = [one for one in kept if one.key != "where"]
-    return [one._replace(width=wide.get(one.key, one.width)) for one in kept]
+    kept = [one._replace(width=wide.get(one.key, one.width)) for one in kept]
+    taken = sum(wide.get(one.key, longest["what"]) + TABLE_GAP for one in kept)
+    if cells - taken > MOST_SPARE:
+        most = max(kept[0].width, longest["what"] + TABLE_GAP)
+        kept[0] = kept[0]._replace(most=most)
+    return kept
 
 
 def _cells_of(row: TableRow, key: str) -> int:
