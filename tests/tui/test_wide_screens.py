@@ -348,6 +348,45 @@ async def test_a_wide_log_compares_the_readings_before_an_event_with_those_after
 
 
 @in_loop
+async def test_a_wide_log_has_the_load_of_the_gpus_of_an_event_below_what_the_doctor_says():
+    replay = ReplaySource(REDACTED / "h200x2-stall.gsr")
+    replay.pause()
+    replay.seek(76.0)
+    app = GpuscopeApp(Session(replay=replay), "log")
+    async with app.run_test(size=LARGE) as pilot:
+        screen = await until(pilot, "problem found", "GPU load over 1.5 min", "no progress")
+        below = screen.split("The Doctor now")[1].split("GPU load over")[1]
+        for lane in ("GPU 0 ", "tensor ", "GPU 1 "):
+            assert lane in below
+        await pilot.resize_terminal(*USUAL)
+        await until(pilot, "Events over time", absent="GPU load over")
+
+
+@in_loop
+async def test_a_wide_log_has_the_stack_of_the_rank_that_hangs_below_what_the_doctor_says():
+    threads = [{"name": "MainThread", "training": True, "frames": [["/t/data.py", 88, "read"]]}]
+    source = AskedSource(one_that_hangs(), stacks=gives({"threads": threads}))
+    async with GpuscopeApp(Session(source=source), "log").run_test(size=LARGE) as pilot:
+        screen = await until(
+            pilot, "Events over time", "Stack of the training thread", "data.py:88"
+        )
+        right = screen.split("The Doctor now")[1].split("Stack of the training thread")[1]
+        assert "read  data.py:88" in right
+        assert "The host over" not in screen, "that stands below the readings of the training"
+
+
+@in_loop
+async def test_a_wide_log_without_a_gpu_has_the_host_beside_its_trainings():
+    frames, _ = on_a_cpu(views.GIB)
+    async with make_app(frames, "log").run_test(size=LARGE) as pilot:
+        screen = await until(pilot, "over 20 s", "The host over 20 s", "load average")
+        left, right = zip(*(row.partition("││")[::2] for row in screen.splitlines()), strict=True)
+        assert any("RSS " in row for row in left)
+        assert not any("load average" in row for row in left), "it stands once"
+        assert any("host memory" in row for row in right)
+
+
+@in_loop
 async def test_a_wide_log_says_how_jobs_ended_with_their_last_loss():
     app = make_app(views.ended(), "log")
     async with app.run_test(size=LARGE) as pilot:

@@ -11,12 +11,8 @@ from ...store.view import HostView
 from ...text import styled
 from ...text.clock import clock_text
 from ...text.styled import Line
-from ...text.units import window_text
 from ..background.log_entry import GROUPS, HIDDEN, LogEntry
-from ..charts.recorded import recorded_seconds
-from ..charts.trends import Trends
 from ..shared.event_rows import ALL, DATED, chosen, columns, counts, day, of_notices, row
-from ..shell.clock_at import clock_at
 from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..trainer.job_load import devices_of
@@ -25,6 +21,7 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .activity import activity, rows_of
+from .courses import Courses
 from .details import Around, beside_lines, details, what_comes_here
 from .subject import device_of, findings_on, job_of
 
@@ -46,8 +43,8 @@ ROOMY, FEW = 50, 12
 """Rows from which on so few events leave room for readings below them."""
 FRAMED_ROWS = 20
 """With fewer rows than this, panels have no frames."""
-TREND_SECONDS = 300.0
-"""The time that the readings below the list show at most."""
+BESIDE_ROWS = 12
+"""Readings stand below what is said of an event where it leaves so many rows."""
 AROUND_ROWS = 4
 """The rows that the status line, the tabs, the groups and the footer take."""
 LAYOUT_SECONDS = 0.05
@@ -80,6 +77,7 @@ class LogPane(Pane):
     LogPane.wide #log-lower { width: 2fr; height: 1fr; }
     LogPane #log-lower { height: 1fr; }
     LogPane #event, LogPane #event-beside, LogPane #log-trends { height: 1fr; }
+    LogPane #log-stack, LogPane #log-load, LogPane #log-host { height: 1fr; }
     """
 
     def __init__(self, session: Session, **kwargs: str) -> None:
@@ -90,12 +88,15 @@ class LogPane(Pane):
         )
         self._event = Lines(id="event", classes="panel")
         self._beside = Lines(id="event-beside", classes="panel")
-        self._lower = Vertical(self._event, self._beside, id="log-lower")
-        self._trends = Trends(id="log-trends", classes="panel")
+        self._courses = Courses(session)
+        beside = self._courses.beside
+        self._lower = Vertical(self._event, self._beside, *beside, id="log-lower")
         self._activity = Lines(id="activity", classes="panel")
         self._terminal = (120, 40)
         self._text_rows = 0
         """The lines of the longest event that was shown so far, where another panel follows it."""
+        self._rows_below = 0
+        """The rows that what is said of the event leaves."""
         self._group = ALL
         self._counts: dict[str, int] = {}
         self._entries: dict[str, LogEntry] = {}
@@ -110,13 +111,13 @@ class LogPane(Pane):
         self._event.border_title = "Event"
         self._activity.border_title = "Events over time"
         self._beside.border_title = "The Doctor now, and what else happened"
-        self._beside.display = self._trends.display = False
+        self._beside.display = False
         yield self._groups
         with Container(id="log-body"):
             with Vertical(id="log-left"):
                 yield self._table
                 yield self._activity
-                yield self._trends
+                yield self._courses.own
             yield self._lower
 
     def fit_to(self, width: int, height: int) -> None:
@@ -139,9 +140,11 @@ class LogPane(Pane):
         self._activity.styles.height = max(below, 1)
         self.set_class(wide, "wide")
         trends = wide and height >= ROOMY and len(found) <= FEW
-        if trends and not self._trends.display and self.session.host is not None:
+        if trends and not self._courses.own.display and self.session.host is not None:
             self.call_after_refresh(self.show_charts, self.session.host)
-        self._trends.display = trends
+        self._courses.own.display = trends
+        if not trends:
+            self._courses.hide()
         self._table.styles.height = max(LIST_ROWS, len(found)) + HEADED_ROWS if trends else "1fr"
         self._beside.display = wide and high and bool(found)
         room = height - AROUND_ROWS
@@ -149,6 +152,9 @@ class LogPane(Pane):
             self._lower.styles.height = "1fr"
             rows = max(EVENT_ROWS, min(self._text_rows + FRAME_ROWS, int(EVENT_MOST * room)))
             self._event.styles.height = rows if self._beside.display else "1fr"
+            beside = self._beside.rows + FRAME_ROWS
+            self._rows_below = room - rows - beside
+            self._beside.styles.height = beside if self._courses.has_beside else "1fr"
             return
         self._event.styles.height = "1fr"
         spare = room - below - max(LIST_ROWS, len(found)) - HEADED_ROWS
@@ -287,6 +293,7 @@ class LogPane(Pane):
             self._share_out()
         self._event.show(lines)
         self._beside.show(self._others(entry, around, cells))
+        self._share_out()
 
     def _compared(self, entry: LogEntry, cells: int) -> list[Line]:
         """Return the readings of what an event is about, before it and after it."""
@@ -330,26 +337,11 @@ class LogPane(Pane):
 
     def show_charts(self, host: HostView) -> None:
         """Draw the readings of the job of the chosen event, or of all trainings of the host."""
-        if not self._trends.display:
+        if not self._courses.own.display:
             return
-        from ..shared.host_trends import ROOMY_TREND_ROWS, host_trends, more_host_readings
-
         entry = self._entries.get(self._table.cursor_key or "")
-        job = job_of(entry, host) if entry is not None else None
-        living = [t for t in host.trainers if t.gone is None]
-        own = [t for t in living if job is not None and t in job.trainers]
-        device = device_of(entry, host) if entry is not None else None
-        device = device or next(iter(devices_of(host, own)), None)
-        rows = self._trends.size.height
-        trends = host_trends(self.session, host, device, own or living, TREND_SECONDS, rows)
-        if rows >= ROOMY_TREND_ROWS * len(trends):
-            trends += more_host_readings(self.session, host, TREND_SECONDS)
-        known = [one.history.seconds[0] for one in trends if one.history.seconds]
-        now = host.sampled_seconds or 0.0
-        window = recorded_seconds(now - min(known, default=now), TREND_SECONDS)
-        whose = job.title if own and job is not None else "The host"
-        set_title(self._trends, f"{whose} over {window_text(window)}")
-        self._trends.show(trends, window, host.sampled_seconds, clock_at(self.session, host))
+        self._courses.draw(host, entry, self._rows_below >= BESIDE_ROWS)
+        self._share_out()
 
     def _show_activity(self, chosen: LogEntry | None) -> None:
         """Show how many of the events in the list there were of each kind over time."""

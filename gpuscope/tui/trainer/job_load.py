@@ -8,7 +8,7 @@ from ...store.view import DeviceView, History, HostView, TrainerView
 from ...text.units import age_text, bytes_text, window_text
 from ...text.width import cells as text_cells
 from ..charts.chart_series import thin
-from ..charts.load_lanes import gpu_lanes
+from ..charts.load_lanes import LOADS, gpu_lanes
 from ..charts.load_strips import LoadStrips
 from ..charts.trends import Trend, Trends
 from ..shared.host_trends import (
@@ -27,8 +27,9 @@ from ..shared.host_trends import (
 from ..shell.session import Session
 from ..widgets.pane import set_title
 
+AXIS_ROWS = 2
 MOST_GPUS, PARTS, MOST_RANKS = 8, 3, 8
-"""How many GPUs have lanes, and how many lanes one of them has at most."""
+"""How many GPUs have lanes, and how many lanes one of several has at most."""
 
 
 def ranks_of(host: HostView, trainer: TrainerView) -> list[TrainerView]:
@@ -56,6 +57,24 @@ def devices_of(host: HostView, ranks: Sequence[TrainerView]) -> list[DeviceView]
     return [device for device in host.devices if device.id in gpus]
 
 
+def parts_of(rows: int, gpus: int) -> int:
+    """Return how many lanes each GPU has in so many rows, with a free line between GPUs."""
+    most = PARTS if gpus > 1 else len(LOADS)
+    return min(max((rows - gpus + 1) // max(gpus, 1), 1), most)
+
+
+def process_trends(session: Session, ranks: Sequence[TrainerView], window: float) -> list[Trend]:
+    """Return the CPU load and the memory of the processes of these ranks."""
+    known = [(one, one.process) for one in ranks if one.process is not None][:MOST_RANKS]
+    cpu = [thin(session.history(process, "cpu_percent", window)) for _, process in known]
+    held = [thin(session.history(process, "rss_bytes", window)) for _, process in known]
+    own = [one for one, _ in known]
+    return [
+        *named_trends("CPU", own, cpu, of_a_core_text, top_of_cores(*cpu), CPU),
+        *named_trends("RSS", own, held, bytes_text, token=MEMORY),
+    ]
+
+
 def draw_load(
     chart: LoadStrips,
     session: Session,
@@ -67,8 +86,7 @@ def draw_load(
 ) -> None:
     """Draw how busy the job's GPUs were: a lane each, where ``rows`` suffice for each part."""
     devices = devices_of(host, ranks_of(host, trainer))[:MOST_GPUS]
-    apart = len(devices) - 1
-    parts = min(max((rows - apart) // max(len(devices), 1), 1), PARTS)
+    parts = parts_of(rows, len(devices))
     lanes = gpu_lanes(session.history, host, devices, window, parts)
     set_title(chart, f"Utilisation of its GPUs over {window_text(window)}")
     chart.show(lanes, window, host.sampled_seconds, clock)
@@ -85,16 +103,11 @@ def draw_trends(
     """Draw in a line each what the ranks, their processes and their GPUs do over time."""
     ranks = ranks_of(host, trainer)
     devices = devices_of(host, ranks)
-    known = [(one, one.process) for one in ranks if one.process is not None][:MOST_RANKS]
-    cpu = [thin(session.history(process, "cpu_percent", window)) for _, process in known]
-    held = [thin(session.history(process, "rss_bytes", window)) for _, process in known]
-    own = [one for one, _ in known]
     hottest = max(devices, key=lambda one: one.number("temperature_celsius") or 0.0, default=None)
     trends = [
         *trainer_trends(session, ranks, window),
         *power_trends(session, devices, None, window, MOST_GPUS),
-        *named_trends("CPU", own, cpu, of_a_core_text, top_of_cores(*cpu), CPU),
-        *named_trends("RSS", own, held, bytes_text, token=MEMORY),
+        *process_trends(session, ranks, window),
     ]
     if hottest is not None:
         past = thin(session.history(hottest.id, "temperature_celsius", window))
