@@ -11,9 +11,9 @@ import re
 import struct
 import sys
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Set, Tuple
+from typing import Dict, Optional, Set, Tuple
 
-from ..process.procfs import stat_of
+from ..process.procfs import read, stat_of, status_values
 from . import maps
 from .elf import AARCH64, X86_64, BadElf
 from .inject_refusal import FAILED, GONE, NEXT_RUN, REFUSED, TRACED, UNSUPPORTED, CannotInject
@@ -74,16 +74,15 @@ def process(pid: int, start: Optional[int] = None) -> Process:
     """Return a process. Raises :class:`CannotInject` if there is no such process (any more)."""
     try:
         stat = stat_of(pid)
-        with open(f"/proc/{pid}/status", "rb") as stream:
-            status = stream.read(65536).decode("utf-8", "replace")
-        leader = _numbers(status, "Tgid")[0]
+        status = read(f"/proc/{pid}/status")
+        leader = status_values(status, b"Tgid")[0]
         found = Process(
             pid,
             stat.start_ticks,
-            _numbers(status, "Uid")[1],
-            _numbers(status, "Gid")[1],
-            (_numbers(status, "NSpid") or [pid])[-1],
-            tuple(_numbers(status, "Groups")),
+            status_values(status, b"Uid")[1],
+            status_values(status, b"Gid")[1],
+            (status_values(status, b"NSpid") or [pid])[-1],
+            tuple(status_values(status, b"Groups")),
         )
     except (OSError, IndexError, ValueError):
         raise CannotInject(GONE, f"there is no process {pid} here.", "gpuscope ps") from None
@@ -148,8 +147,7 @@ def check_open_files(found: Process) -> None:
 def tracer(pid: int) -> int:
     """Return the pid of the process that traces it, 0 if none does."""
     try:
-        with open(f"/proc/{pid}/status", "rb") as stream:
-            return (_numbers(stream.read(65536).decode("utf-8", "replace"), "TracerPid") or [0])[0]
+        return (status_values(read(f"/proc/{pid}/status"), b"TracerPid") or [0])[0]
     except (OSError, ValueError):
         return 0
 
@@ -351,12 +349,3 @@ def _no_python(paths: Set[str]) -> str:
     if any("pypy" in os.path.basename(path) for path in paths):
         return "it runs PyPy; only CPython is supported."
     return "no CPython found in it: a static build without symbols, or no Python at all."
-
-
-def _numbers(status: str, name: str) -> List[int]:
-    """Return the numbers of the last line that begins with this word.
-
-    The process's name is in an earlier line, and its owner may have chosen any text for it.
-    """
-    lines = [line for line in status.splitlines() if line.startswith(name + ":")]
-    return [int(part) for part in lines[-1].split()[1:]] if lines else []

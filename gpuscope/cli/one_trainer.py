@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from ..process.procfs import words_of
+from ..process.procfs import read, status_values, words_of
 from . import remote
 from .watched_host import HZ, WatchedHost, watched
 
@@ -219,9 +219,8 @@ def _leader(pid: int) -> int:
     For a process it is the same number; 0 means that it could not be read.
     """
     try:
-        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
-        return int(next(line for line in lines if line.startswith("Tgid:")).split()[1])
-    except (OSError, ValueError, StopIteration, IndexError):
+        return status_values(read(f"/proc/{pid}/status"), b"Tgid")[0]
+    except (OSError, ValueError, IndexError):
         return 0
 
 

@@ -12,6 +12,8 @@ import os
 import re
 from typing import Dict, List, Optional, Set, Tuple
 
+from ..process.procfs import read, status_values
+
 MAX_NAMESPACES = 1024
 MAX_NAMESPACES_OF_ONE = 64
 """The limit for one user other than root and this one."""
@@ -164,9 +166,7 @@ def open_inside(path: str) -> int:
 def number_inside(pid: int) -> Optional[int]:
     """Return the pid that a process has in its own pid namespace, None where it is hidden."""
     try:
-        with open(f"/proc/{pid}/status", "rb") as stream:
-            match = re.search(rb"^NSpid:([\t 0-9]+)$", stream.read(8192), re.M)
-    except OSError:
+        pids = status_values(read(f"/proc/{pid}/status"), b"NSpid")
+    except (OSError, ValueError):
         return None
-    words = match.group(1).split() if match is not None else []
-    return int(words[-1]) if words else None
+    return pids[-1] if pids else None

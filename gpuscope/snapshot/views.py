@@ -5,12 +5,12 @@ What later requests need is kept; the rest is freed.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any
 
-from ..text.units import bytes_text
+from ..process import procfs
+from ..text.units import KIB, bytes_text
 from ..wire.clean import clean
 from .blocks import BlockTable, DeviceBlocks, TooManyBlocks, device_view, has_stacks, read_segments
 from .columns import ACTIONS, OTHER, Columns, read_trace
@@ -295,10 +295,7 @@ def peak_rss_bytes() -> int | None:
     ``getrusage`` would include what its parent held when it forked.
     """
     try:
-        with open(f"/proc/{os.getpid()}/status") as file:
-            for line in file:
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
+        peak = procfs.key_values("/proc/self/status", b":").get(b"VmHWM")
+    except OSError:
+        return None
+    return None if peak is None else peak * KIB
