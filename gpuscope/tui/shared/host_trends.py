@@ -12,7 +12,7 @@ from ...model.valid_history import while_it_steps
 from ...store.view import History
 from ...text.process_name import short_script
 from ...text.units import bytes_text, count_text, duration_text, percent_text, three_digits
-from ..charts.chart_series import mean_over
+from ..charts.chart_series import average, mean_over
 from ..charts.line import ALIKE
 from ..charts.trends import Trend, moves
 from .job_rows import loss_text
@@ -157,7 +157,7 @@ def named_trends(
     known = [
         (trainer, past, mean)
         for trainer, past in zip(trainers, pasts, strict=False)
-        if (mean := _mean(past)) is not None
+        if (mean := average(past)) is not None
     ]
     if not known:
         return
@@ -175,11 +175,6 @@ def named_trends(
         other = f"other {who}" if odd else who
         most = max(alike, key=lambda one: one[2])
         yield trend(f"{what}, {count_text(len(alike), other)}", most[0], most[1])
-
-
-def _mean(past: History) -> float | None:
-    known = [value for value in past.values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _name(trainer: TrainerView, trainers: Sequence[TrainerView]) -> str:
@@ -204,7 +199,7 @@ def power_trends(
     sound = [one for one in devices if mute(one) is None]
     pasts = [session.history(one.id, "power_watts", seconds) for one in sound]
     limits = [one.number("power_limit_watts") for one in sound]
-    means = [usual for past in pasts if (usual := _mean(past)) is not None]
+    means = [usual for past in pasts if (usual := average(past)) is not None]
     alike = len(means) > 1 and max(means) - min(means) <= ALIKE * max(means)
     if alike and not apart:
         name = f"power, {len(means)} GPUs each"

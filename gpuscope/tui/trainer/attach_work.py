@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ...cli.commands.attach.ranks import launched_by, row_of
 from ...model.job_ends import is_out_of_sight
 from ...store.pending_requests import SourceError
 from ...text.numbers import amount
 from ...text.units import duration_text
-from .attachable import AttachableProcesses, Item, group_items, items_of, launched_by, row_of
+from .attachable import AttachableProcesses, Item, group_items, items_of
 
 if TYPE_CHECKING:
     from ...store.source import Source

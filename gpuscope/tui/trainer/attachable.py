@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ...cli.commands.attach.ranks import rows_of
 from ...text.numbers import whole
 from ...text.process_name import short_command
 from ...text.ranges import ranges_text
@@ -38,7 +39,7 @@ RUNG_NAMES = {
     "ptrace": "ptrace attach",
     "outside": "read-only view",
 }
-MAX_TEXT, MAX_ITEMS = 400, 512
+MAX_TEXT = 400
 SHOWN_COMMAND = 140
 
 
@@ -153,23 +154,6 @@ def closed(rungs: Sequence[WayIn]) -> WayIn:
 # ── reading an answer ──
 
 
-def row_of(answer: Mapping[str, Any], pid: int) -> Mapping[str, Any] | None:
-    """Return an answer's row for a process, None where it has none."""
-    rows = answer.get("processes")
-    found = (row for row in (rows if isinstance(rows, list) else ()) if isinstance(row, Mapping))
-    return next((row for row in found if whole(row.get("pid")) == pid), None)
-
-
-def launched_by(row: Mapping[str, Any] | None) -> set[int]:
-    """Return the pids of the ranks that a launcher says it has started."""
-    launched = row.get("launches") if row is not None else None
-    return (
-        {pid for pid in map(whole, launched[:MAX_ITEMS]) if pid is not None}
-        if isinstance(launched, list)
-        else set()
-    )
-
-
 def items_of(
     answer: Mapping[str, Any], host: HostView, source: Source, alone: bool = False
 ) -> tuple[list[Item], int, list[str]]:
@@ -180,9 +164,8 @@ def items_of(
     trainers = {t.definition.pid: t for t in host.trainers if t.gone is None}
     living = {p.definition.pid: p for p in host.processes if p.gone is None}
     items, helpers, listed = [], 0, set()
-    rows = answer.get("processes")
-    for row in rows[:MAX_ITEMS] if isinstance(rows, list) else ():
-        pid = whole(row.get("pid")) if isinstance(row, Mapping) else None
+    for row in rows_of(answer):
+        pid = whole(row.get("pid"))
         if pid is None or pid in listed:
             continue
         listed.add(pid)

@@ -157,11 +157,8 @@ async def _ask_there(args: argparse.Namespace, ways: remote.Ways, target: Target
             answer = (
                 await there.source.request("inject", {"method": "list", "pids": str(pid)})
             ).value
-            members = [
-                row
-                for row in answer.get("processes") or ()
-                if isinstance(row, dict) and row.get("pid") == pid
-            ][:1]
+            row = attach_ranks.row_of(answer, pid)
+            members = [row] if row is not None else []
             if not members or not isinstance(members[0].get("start"), int):
                 why = f"pid {pid} on {place}: no such process there. Next: gpuscope ps {place}"
                 return Done(ExitStatus.UNCHECKED, why)

@@ -13,7 +13,7 @@ from typing import Any
 from ....text.numbers import whole
 from ....wire.clean import clean
 
-MAX_ROWS = 128
+MAX_ROWS = 512
 
 
 @dataclass(frozen=True)
@@ -86,25 +86,35 @@ def here(pid: int) -> Launched | None:
 
 def of(answer: Mapping[str, Any], pid: int) -> Launched | None:
     """The same from an agent's list, which is not to be trusted."""
-    processes = answer.get("processes")
-    rows = (
-        [row for row in processes[:MAX_ROWS] if isinstance(row, Mapping)]
-        if isinstance(processes, list)
-        else []
-    )
-    launcher = next(
-        (row for row in rows if row.get("pid") == pid and row.get("role") == "launcher"), None
-    )
-    if launcher is None:
+    launcher = row_of(answer, pid)
+    if launcher is None or launcher.get("role") != "launcher":
         return None
-    pids = launcher.get("launches")
-    wanted = {one for one in pids if whole(one) is not None} if isinstance(pids, list) else set()
+    wanted = launched_by(launcher)
     ranks = [
         row
-        for row in rows
+        for row in rows_of(answer)
         if whole(row.get("pid")) in wanted and whole(row.get("start")) is not None
     ]
     ranks.sort(
         key=lambda row: (row["rank"] if whole(row.get("rank")) is not None else 1 << 30, row["pid"])
     )
     return Launched(pid, clean(str(launcher.get("command") or "?"), 120), tuple(ranks))
+
+
+def rows_of(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the rows of an agent's list of processes."""
+    rows = answer.get("processes")
+    listed = rows[:MAX_ROWS] if isinstance(rows, list) else []
+    return [row for row in listed if isinstance(row, Mapping)]
+
+
+def row_of(answer: Mapping[str, Any], pid: int) -> Mapping[str, Any] | None:
+    """Return an answer's row for a process, None where it has none."""
+    return next((row for row in rows_of(answer) if whole(row.get("pid")) == pid), None)
+
+
+def launched_by(row: Mapping[str, Any] | None) -> set[int]:
+    """Return the pids of the ranks that a launcher says it has started."""
+    launched = row.get("launches") if row is not None else None
+    found = launched[:MAX_ROWS] if isinstance(launched, list) else []
+    return {pid for pid in map(whole, found) if pid is not None}
