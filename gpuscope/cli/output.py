@@ -22,6 +22,7 @@ from ..wire.frames import NOT_INITIALISED, Reading, Unknown
 from .args import driver_timeout, flag, option
 
 if TYPE_CHECKING:
+    from ..snapshot.drawing import Charset
     from ..text.styled import Line
 
 FILE_WIDTH = 100
@@ -88,6 +89,13 @@ def coloured(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
         and not environ.get("NO_COLOR")
         and environ.get("TERM", "") not in ("", "dumb")
     )
+
+
+def glyphs() -> Charset:
+    """Return the signs for charts that standard output can write."""
+    from ..snapshot.drawing import glyphs_for
+
+    return glyphs_for(getattr(sys.stdout, "encoding", None))
 
 
 def print_lines(lines: Iterable[Line]) -> None:

@@ -171,10 +171,15 @@ def add_toggles(parser: argparse.ArgumentParser) -> None:
         note = f"; on a CPU: {toggle.on_cpu}" if toggle.on_cpu else ""
         choices = f" ({toggle.takes})" if toggle.choices else ""
         text = f"{toggle.help}{choices}; default: {unset}{note}".replace("%", "%%")
-        if toggle.yes_no:
-            group.add_argument(
-                toggle.flag, action=argparse.BooleanOptionalAction, default=None, help=text
-            )
-        else:
-            value = "MODEL" if toggle.factory else "VALUE" if toggle.choices else "N"
-            group.add_argument(toggle.flag, metavar=value, help=text)
+        add_toggle(group, toggle, text)
+
+
+def add_toggle(group: argparse._ActionsContainer, toggle: Toggle, text: str) -> None:
+    """Add the option of a toggle to a parser or a group of it, with its help."""
+    if toggle.yes_no:
+        group.add_argument(
+            toggle.flag, action=argparse.BooleanOptionalAction, default=None, help=text
+        )
+    else:
+        value = "MODEL" if toggle.factory else "VALUE" if toggle.choices else "N"
+        group.add_argument(toggle.flag, metavar=value, help=text)

@@ -119,7 +119,7 @@ def _ask(words: str, tracer: Tracer | None) -> Answer:
             settings,
             args.timeout,
         )
-        asking.find_fixes(args.nproc if isinstance(args.nproc, int) else predict_card.gpus_here())
+        asking.find_fixes(predict_card.ranks(args))
         return asking.finish()
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from ....errors import UsageError
+from ....lab.toggles import BY_NAME
 from ....model.cuda_devices import visible_in_order
 from ....predict import gpus
 from ....predict.answer import REFERENCE, Card
@@ -52,9 +53,13 @@ def card(args: argparse.Namespace) -> Card | None:
     return _live(here[0], size) if here else None
 
 
-def gpus_here() -> int | None:
-    """Return how many GPUs this host has; None if it has no GPU."""
-    return len(_here()) or None
+def ranks(args: argparse.Namespace, known: int | None = None) -> int | None:
+    """Return among how many ranks a model may be divided: ``--nproc``, else the known ones.
+
+    Otherwise they are as many as this host has GPUs; None if it has none.
+    """
+    given = BY_NAME["nproc"].parse(args.nproc)
+    return given if isinstance(given, int) else known or len(_here()) or None
 
 
 _seen: list[list[DeviceView]] = []

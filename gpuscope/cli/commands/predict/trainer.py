@@ -333,8 +333,7 @@ def _fixes(args: argparse.Namespace, found: MeasuredTrainer) -> list[Freed]:
     from ....predict.trainer_what_if import freed_by
     from . import card as predict_card
 
-    given = BY_NAME["nproc"].parse(args.nproc)
-    ranks = given if isinstance(given, int) else found.ranks or predict_card.gpus_here()
+    ranks = predict_card.ranks(args, found.ranks)
     model = (found.parameters, found.gradients, found.optimizer)
     return freed_by(found.peak_allocated, *model, ranks, found.workspaces)
 

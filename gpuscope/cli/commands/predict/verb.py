@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ....errors import UsageError
+from ....lab.config import add_toggle
 from ....lab.toggles import BY_NAME, FACTORY, PRESETS, help_groups
 from ....missing_file import MissingFile, is_missing_file
 from ....predict.from_switches import TOGGLES
@@ -136,7 +137,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     groups = help_groups(parser)
     for name in TOGGLES:
         toggle = BY_NAME[name]
-        toggles = groups[toggle.group]
         default = toggle.text(toggle.default) + (
             " for the Lab's models, torch's own otherwise" if name == "tf32" else ""
         )
@@ -146,12 +146,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             if name in HIDDEN
             else f"{toggle.help}{choices}; default: {default}".replace("%", "%%")
         )
-        if toggle.yes_no:
-            toggles.add_argument(
-                toggle.flag, action=argparse.BooleanOptionalAction, default=None, help=text
-            )
-        else:
-            toggles.add_argument(toggle.flag, metavar="VALUE" if toggle.choices else "N", help=text)
+        add_toggle(groups[toggle.group], toggle, text)
     option(
         groups["memory"],
         "--checkpoint-every K",
@@ -258,7 +253,7 @@ def _look_ahead(progress: ProgressLine, args: argparse.Namespace, asking: Any) -
 
         from . import card as predict_card
 
-        asking.find_fixes(_ranks(args) or predict_card.gpus_here(), hear)
+        asking.find_fixes(predict_card.ranks(args), hear)
 
 
 # ── the question ──────────────────────────────────────────────────────────────────────────────────
@@ -326,11 +321,6 @@ def request_of(args: argparse.Namespace, model: str, card: Card | None) -> Reque
     return from_switches.request_of(model, given, (card or REFERENCE).architecture)
 
 
-def _ranks(args: argparse.Namespace) -> int | None:
-    value = BY_NAME["nproc"].parse(args.nproc)
-    return value if isinstance(value, int) else None
-
-
 def settings_of(args: argparse.Namespace) -> AllocatorSettings:
     """The allocator's settings as a trainer started from this shell would have them."""
     from dataclasses import replace
@@ -364,10 +354,9 @@ def _fail(args: argparse.Namespace, model: str, trouble: CannotPredict, seconds:
 
 def _print(answer: Answer) -> None:
     from ....predict.report import lines
-    from ....snapshot.drawing import glyphs_for
 
     width = output.page_width(MIN_WIDTH, MAX_WIDTH)
-    text = lines(answer, width, glyphs_for(getattr(sys.stdout, "encoding", None)))
+    text = lines(answer, width, output.glyphs())
     output.print_lines([*text, *_next_lines(answer, width)])
 
 

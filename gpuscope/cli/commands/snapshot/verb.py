@@ -241,11 +241,10 @@ def _report(
     args: argparse.Namespace, summary: Summary, moments: list[At | Between], diff: Diff | None
 ) -> list[Line]:
     from ....snapshot import diff_report, report
-    from ....snapshot.drawing import glyphs_for
     from ....snapshot.model import At
     from ....snapshot.report_pieces import note_lines
 
-    glyphs = glyphs_for(getattr(sys.stdout, "encoding", None))
+    glyphs = output.glyphs()
     width = output.page_width(MIN_WIDTH, MAX_WIDTH)
     if diff is not None:
         return [
@@ -270,10 +269,9 @@ def _report(
 
 def _what_if(summary: Summary, replayed: list[snapshot_what_if.Answer]) -> list[Line]:
     from ....snapshot import report
-    from ....snapshot.drawing import glyphs_for
     from ....snapshot.report_pieces import note_lines
 
-    glyphs = glyphs_for(getattr(sys.stdout, "encoding", None))
+    glyphs = output.glyphs()
     found = snapshot_what_if.lines(replayed, output.page_width(MIN_WIDTH, MAX_WIDTH))
     return [*report.header(summary, glyphs), [], *found, *note_lines(summary.notes)]
 
