@@ -10,7 +10,8 @@ import resource
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from ..collect import cgroup, container
+from ..collect import container
+from ..process import cgroup
 from ..process.procfs import key_values, read
 from ..wire.environment import Host, Xid
 from .picture import Picture
@@ -167,19 +168,12 @@ def _pids(root: str) -> tuple[int | None, int | None]:
 
 
 def _pids_directories(root: str) -> list[str]:
-    lines = (
-        _quietly(
-            lambda: read(os.path.join(root, "proc/self/cgroup")).decode("utf-8", "surrogateescape")
-        )
-        or ""
-    )
-    found = []
-    for line in lines.splitlines()[:64]:
-        controllers, _, path = line.partition(":")[2].partition(":")
-        if controllers not in ("", "pids") or ".." in path.split("/"):
-            continue
-        mount = "sys/fs/cgroup/pids" if controllers else "sys/fs/cgroup"
-        found += [os.path.join(root, mount, path.lstrip("/")), os.path.join(root, mount)]
+    groups, found = cgroup.own_groups(root), []
+    for controller in ("pids", ""):
+        path = groups.get(controller)
+        if path is not None and ".." not in path.split("/"):
+            mount = os.path.join(root, "sys/fs/cgroup", controller)
+            found += [os.path.join(mount, path.lstrip("/")), mount]
     return found
 
 

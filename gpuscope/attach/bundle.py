@@ -17,7 +17,8 @@ from ..process import atomic_file
 from .probe_source import OF_RUN, WIRE, Contents, in_package, sources_of
 
 SHARED = (
-    "errors.py", "exit_status.py", "process/__init__.py", "process/child.py", "process/procfs.py",
+    "errors.py", "exit_status.py", "process/__init__.py", "process/cgroup.py",
+    "process/child.py", "process/procfs.py",
     "text/__init__.py", "text/log_figures.py", "text/ranges.py", "wire/clean.py",
 )  # fmt: skip
 """The files outside of agent/ and collect/ that the agent needs."""

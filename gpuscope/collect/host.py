@@ -11,9 +11,9 @@ import platform
 import time
 from typing import Callable, Dict, List, Optional, Tuple
 
+from ..process.cgroup import NO_CGROUP, binding_level
 from ..process.procfs import key_values, parse_stat, read, why
 from ..wire.frames import HOST_COLUMNS, HostDef, Reading, Unknown
-from .cgroup import NO_CGROUP, binding_level
 from .container import container
 from .processes import FIRST, PAGE_BYTES
 

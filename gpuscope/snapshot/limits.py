@@ -7,9 +7,8 @@ times their size as Python objects, compressed ones ten times more.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-from ..process import procfs
+from ..process import cgroup, procfs
 from ..text.units import GIB, MIB
 from ..wire.files import open_regular
 
@@ -31,38 +30,15 @@ def available_bytes() -> int:
 
 
 def _cgroup_room() -> list[int]:
-    """Return how many bytes our cgroup and those above it leave.
-
-    This is limit minus use, in version 2 or in version 1's memory controller.
-    """
+    """Return how many bytes our cgroup and those above it leave."""
     rooms = []
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    for line in lines:
-        _, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
-        if names == "":
-            base, limit, used = Path("/sys/fs/cgroup"), "memory.max", "memory.current"
-        elif "memory" in names.split(","):
-            base, limit, used = (
-                Path("/sys/fs/cgroup/memory"),
-                "memory.limit_in_bytes",
-                "memory.usage_in_bytes",
-            )
-        else:
+    for level in cgroup.levels():
+        try:
+            limit = level.limit()
+            if limit is not None:
+                rooms.append(max(0, limit - level.used_bytes()))
+        except (OSError, ValueError):  # there is no such file at the root
             continue
-        here = base / path.lstrip("/")
-        for folder in (here, *here.parents):
-            if folder != base and base not in folder.parents:
-                break
-            try:
-                rooms.append(
-                    max(0, int((folder / limit).read_text()) - int((folder / used).read_text()))
-                )
-            except (OSError, ValueError):  # there is no such file at the root, or it says "max"
-                continue
     return rooms
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope.collect.cgroup import binding_level
 from gpuscope.collect.host import HostSampler, host_definition
+from gpuscope.process.cgroup import binding_level
 from gpuscope.wire.frames import HOST_COLUMNS, Unknown
 from tests.fakes.proctree import code, stat_line, tree
 

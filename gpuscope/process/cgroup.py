@@ -9,10 +9,10 @@ is no limit.
 from __future__ import annotations
 
 import os
-from typing import List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional
 
-from ..process.procfs import key_values, read, why
 from ..wire.frames import NOT_SUPPORTED, Unknown
+from .procfs import key_values, read, why
 
 _NO_LIMIT = 1 << 60  # version 1 says PAGE_COUNTER_MAX, 0x7ffffffffffff000
 NO_CGROUP = Unknown(NOT_SUPPORTED, "this process is in no memory cgroup")
@@ -44,18 +44,24 @@ class Level(NamedTuple):
         return max(0, used - inactive)
 
 
-def levels(root: str = "/") -> List[Level]:
-    """Return the levels that hold this process, innermost first, [] without a controller."""
+def own_groups(root: str = "/") -> Dict[str, str]:
+    """Return this process's group by controller; "" is the one of version 2. {} if unknown."""
     try:
         own = read(os.path.join(root, "proc/self/cgroup")).decode("utf-8", "surrogateescape")
     except OSError:
-        return []
+        return {}
     paths = {}
     for line in own.splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         for controller in controllers.split(","):
             paths[controller] = path
+    return paths
+
+
+def levels(root: str = "/") -> List[Level]:
+    """Return the levels that hold this process, innermost first, [] without a controller."""
+    paths = own_groups(root)
     mount = os.path.join(root, "sys/fs/cgroup")
     if "memory" in paths:
         files = ("memory.limit_in_bytes", "memory.usage_in_bytes", b"total_inactive_file")
