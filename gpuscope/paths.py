@@ -68,6 +68,15 @@ def _home() -> Path:
     return Path(os.path.expanduser("~"))
 
 
+def new_file(folder: Path, stem: str, suffix: str) -> Path:
+    """Return a path in a folder, which is made, where no file is yet. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path, number = folder / f"{stem}.{suffix}", 2
+    while path.exists():
+        path, number = folder / f"{stem}-{number}.{suffix}", number + 1
+    return path
+
+
 def short_path(path: Path) -> str:
     """Return the path with ``~`` for the home directory."""
     text, home = str(path), str(_home())

@@ -188,16 +188,8 @@ def _of_source(
     host = store.host(key)
     assert host is not None
     history = trainer_times.history_of(store, key)
-    oldest = store.oldest_seconds(key)
-    watched = Watched(
-        host=host,
-        history=history,
-        at=lambda seconds: store.host_at(key, seconds),
-        begin=oldest if oldest is not None else host.sampled_seconds or 0.0,
-        report=report,
-        times=trainer_times.documents(host, history, WINDOW_SECONDS),
-        hosts=hosts,
-    )
+    times = trainer_times.documents(host, history, WINDOW_SECONDS)
+    watched = Watched.of(store, host, history, report=report, times=times, hosts=hosts)
     return host_chapter(watched, title, kind, problems)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ..doctor.finding import Report
 from ..doctor.report import summary
@@ -38,6 +40,9 @@ from .content import (
 )
 from .documents import Document
 from .timelines import Span, zone_text
+
+if TYPE_CHECKING:
+    from ..store.store import Store
 
 MAX_JOBS = 24
 MAX_RANKS = 64
@@ -70,6 +75,14 @@ class Watched:
     report: Report | None
     times: Sequence[Document] = ()
     hosts: int = 1
+
+    @classmethod
+    def of(cls, store: Store, host: HostView, history: HistoryOf, **more: Any) -> Watched:
+        """Return what a store knows of a host, with ``more`` of these fields."""
+        oldest = store.oldest_seconds(host.key)
+        begin = oldest if oldest is not None else host.sampled_seconds or 0.0
+        at = partial(store.host_at, host.key)
+        return cls(host=host, history=history, at=at, begin=begin, **more)
 
 
 def chapter(watched: Watched, title: str, kind: str, problems: Sequence[str] = ()) -> Chapter:

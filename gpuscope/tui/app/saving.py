@@ -5,14 +5,13 @@ Both are files of their own that load nothing: the picture is SVG, the report HT
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...paths import data_folder, short_path
+from ...paths import data_folder, new_file, short_path
+from ...process import atomic_file
 from ...report.content import Chapter, Code, Section
 from ..terminal.copying import strips_of
 from ..widgets.full_screen import FullScreen
@@ -32,15 +31,8 @@ def save(kind: str, suffix: str, text: str) -> Path:
 
     Raises OSError.
     """
-    folder = data_folder() / kind
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    stem = time.strftime("gpuscope-%Y%m%d-%H%M%S")
-    path, number = folder / f"{stem}.{suffix}", 2
-    while path.exists():
-        path, number = folder / f"{stem}-{number}.{suffix}", number + 1
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+    path = new_file(data_folder() / kind, time.strftime("gpuscope-%Y%m%d-%H%M%S"), suffix)
+    atomic_file.write_text(path, text)
     return path
 
 
@@ -115,15 +107,8 @@ def _of_host(app: App[Any]) -> list[Chapter]:
     host, store = session.host, session.known
     if host is None or store is None or host.sampled_seconds is None:
         return []
-    oldest = store.oldest_seconds(host.key)
-    watched = Watched(
-        host=host,
-        history=session.history,
-        at=partial(store.host_at, host.key),
-        begin=oldest if oldest is not None else host.sampled_seconds,
-        report=findings_of(app),
-        times=trainer_times.documents(host, session.history, WINDOW_SECONDS),
-    )
+    times = trainer_times.documents(host, session.history, WINDOW_SECONDS)
+    watched = Watched.of(store, host, session.history, report=findings_of(app), times=times)
     kind = "Recording" if session.replay is not None else "What the screen has seen"
     return [chapter(watched, host.name, kind)]
 

@@ -277,8 +277,7 @@ def card_of(host: HostView, subject: Subject | None) -> Card | None:
 
     It is None where this host has none.
     """
-    from ...predict.answer import REFERENCE, Card
-    from ...predict.gpus import find_gpu
+    from ...cli.commands.predict.card import of_device
 
     seen = (
         [subject.device]
@@ -288,17 +287,8 @@ def card_of(host: HostView, subject: Subject | None) -> Card | None:
     device = next((one for one in seen if one.definition.total_bytes), None)
     if device is None:
         return None
-    name = device.definition.name or "GPU"
-    known = find_gpu(name)
-    capability = device.definition.compute_capability or (known or REFERENCE).architecture
-    driver = device.number("driver_reserved_bytes")
-    return Card(
-        name,
-        name,
-        device.definition.total_bytes or 0,
-        capability,
-        driver_bytes=None if driver is None else int(driver),
-    )
+    card = of_device(device)
+    return replace(card, name=card.gpu, in_use_bytes=None)
 
 
 def _columns(errors: Sequence[str]) -> tuple[Column, ...]:

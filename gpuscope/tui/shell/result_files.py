@@ -9,7 +9,7 @@ import re
 import time
 from pathlib import Path
 
-from ...paths import data_folder
+from ...paths import data_folder, new_file
 from ...store.view import TrainerView
 
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
@@ -24,16 +24,9 @@ def file_for(kind: str, host: str, trainer: TrainerView, folder: Path | None = N
     from outside: what has no place in a file name becomes "_". Raises OSError.
     """
     where, suffix = FOLDERS[kind]
-    folder = (folder or data_folder()) / where
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     definition = trainer.definition
     script = (definition.script or "trainer").rstrip("/").rsplit("/", 1)[-1]
     rank = [f"rank{definition.rank}"] if definition.rank is not None else []
     parts = [host, script, *rank, str(definition.pid), time.strftime("%Y%m%d-%H%M%S")]
     stem = "-".join(_ODD.sub("_", part)[:MAX_PART_CHARS].strip("._-") or "_" for part in parts)
-    path = folder / f"{stem}.{suffix}"
-    number = 2
-    while path.exists():
-        path = folder / f"{stem}-{number}.{suffix}"
-        number += 1
-    return path
+    return new_file((folder or data_folder()) / where, stem, suffix)

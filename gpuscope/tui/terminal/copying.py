@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from textual.screen import Screen
 from textual.strip import Strip
 
 from ... import paths
+from ...process import atomic_file
 from ..cells import visible
 
 OSC52_LIMIT_BYTES = 70_000
@@ -34,14 +34,9 @@ def write(text: str, folder: Path | None = None) -> Path:
 
     Raises OSError.
     """
-    if folder is None:
-        folder = paths.state_folder() / "copies"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = folder / time.strftime("gpuscope-%Y%m%d-%H%M%S.txt")
-    with os.fdopen(
-        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
-    ) as file:
-        file.write(text)
+    folder = folder or paths.state_folder() / "copies"
+    path = paths.new_file(folder, time.strftime("gpuscope-%Y%m%d-%H%M%S"), "txt")
+    atomic_file.write_text(path, text)
     return path
 
 

@@ -49,8 +49,8 @@ def card(args: argparse.Namespace) -> Card | None:
             raise UsageError(
                 f"--gpu {args.gpu}: this host has no such GPU; for another GPU: --gpu h200"
             )
-        return _live(found, size)
-    return _live(here[0], size) if here else None
+        return of_device(found, size)
+    return of_device(here[0], size) if here else None
 
 
 def ranks(args: argparse.Namespace, known: int | None = None) -> int | None:
@@ -74,7 +74,8 @@ def _here() -> list[DeviceView]:
     return [one for one in _seen[0] if one.definition.total_bytes]
 
 
-def _live(device: DeviceView, size: int | None) -> Card:
+def of_device(device: DeviceView, size: int | None = None) -> Card:
+    """Return a GPU that is there as the card of a prediction; ``size`` in place of its own."""
     definition = device.definition
     name = clean(definition.name or "GPU", 60)
     known = gpus.find_gpu(name)
