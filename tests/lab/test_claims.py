@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from gpuscope.checked_rows import TableError
 from gpuscope.lab import claims, intervals
-from gpuscope.lab.claim_figures import OF_CLAIMS
-from gpuscope.lab.claim_run import Machine, why_not
+from gpuscope.lab.claim_run import OF_CLAIMS, Machine, why_not
 from gpuscope.lab.claims import BY_ID, CLAIMS, ClaimFigure, MeasuredFigure
 from gpuscope.lab.measures import BY_KEY
 

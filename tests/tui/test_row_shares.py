@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuscope.store.view import History
 from gpuscope.tui.charts.load_strips import spread
 from gpuscope.tui.charts.trends import Trend, by_colour, is_seen
-from gpuscope.tui.lab.tune_columns import in_columns
+from gpuscope.tui.lab.tune_text import in_columns
 from gpuscope.tui.widgets.row_shares import Want, share_rows
 
 

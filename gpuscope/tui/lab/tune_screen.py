@@ -19,9 +19,9 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from ..widgets.text_dialog import TextDialog
-from .tune_columns import candidates_lines
 from .tune_text import (
     COLUMNS,
+    candidates_lines,
     columns_for,
     detail_lines,
     gain_lines,
