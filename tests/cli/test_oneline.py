@@ -18,7 +18,7 @@ from gpuscope.cli import free_devices, output, past_trainers
 from gpuscope.cli.commands import oneline
 from gpuscope.cli.commands.devices import verb as devices_verb
 from gpuscope.cli.local_look import look
-from gpuscope.store.view import HostView
+from gpuscope.store.view import Gone, HostView
 from gpuscope.wire.frames import NOT_SUPPORTED, Unknown
 from tests.cli.test_why import of_cpu
 from tests.fakes import views
@@ -122,6 +122,18 @@ def test_jobs_of_one_name_are_told_apart_by_their_process():
     said = oneline.line(dataclasses.replace(host, jobs=(job,) * 4))
     assert f"train.py ({job.trainers[0].definition.pid})" in said
     assert said.endswith(" · and 1 more job")
+
+
+def test_a_job_whose_namesake_has_ended_is_called_by_its_name_alone():
+    host = views.seen(of_cpu(0.02))[0]
+    (job,) = host.jobs
+    gone = Gone(1.0, None, "ended")
+    ended = dataclasses.replace(
+        job, trainers=tuple(dataclasses.replace(one, gone=gone) for one in job.trainers)
+    )
+    said = oneline.line(dataclasses.replace(host, jobs=(job, ended)))
+    assert f"({job.trainers[0].definition.pid})" not in said
+    assert "train.py" in said
 
 
 def test_what_is_free_and_who_holds_the_rest(fake, capsys):

@@ -12,6 +12,7 @@ import argparse
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TextIO
 
@@ -77,14 +78,17 @@ def line(host: HostView, colours: bool = False, ended: str = "") -> str:
 
 def _jobs(host: HostView) -> list[tuple[str, str]]:
     """Return the trainings that run, the worst first, each with how grave it is."""
-    found = [_job(host, job) for job in host.jobs if any(one.gone is None for one in job.trainers)]
+    running = [job for job in host.jobs if any(one.gone is None for one in job.trainers)]
+    titles = Counter(job.title for job in running)
+    found = [_job(host, job, titles[job.title] > 1) for job in running]
     return sorted(found, key=lambda job: ("bad", "warn", "ok").index(job[1]))
 
 
-def _job(host: HostView, job: JobView) -> tuple[str, str]:
+def _job(host: HostView, job: JobView, is_one_of_many: bool) -> tuple[str, str]:
+    """Return what is told of a job. ``is_one_of_many`` says that another of its name runs."""
     living = [one for one in job.trainers if one.gone is None]
     state, title = job_state(host, job), clean(job.title, 30)
-    if sum(one.title == job.title for one in host.jobs) > 1:
+    if is_one_of_many:
         title = f"{title} ({living[0].definition.pid})"
     waits = max(warned_starving(host, one) for one in living)
     if waits and state.kind != "bad":
