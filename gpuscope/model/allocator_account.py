@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..store.view import NOT_SENT, AllocView, DeviceView, TrainerView
 from ..text.units import bytes_text
 from ..wire.columns import rewrite_sizes
-from ..wire.frames import Unknown
+from ..wire.frames import NOT_SUPPORTED, Unknown
 from .allocator_settings import grows_segments
 from .allocator_split import COLUMNS, POOL_COLUMNS, Counters, Split, categories, split
 
@@ -42,6 +42,7 @@ class AccountRow:
 
 REST_OF_PROCESS = "rest of the process"
 """On a CPU: the resident memory in which the probe has found no tensor of the training."""
+NOT_ALL_RESIDENT = Unknown(NOT_SUPPORTED, "not all tensors are in its RSS")
 COUNTED = (
     ("parameters", "parameter_bytes", "a smaller dtype or sharding (next run)"),
     ("optimizer state", "optimizer_state_bytes", "an 8-bit or sharded optimizer (next run)"),
@@ -249,7 +250,7 @@ def on_cpu(allocator: AllocView, rss_bytes: float | None = None) -> list[Account
     """Return what the probe counted, because torch has no caching allocator for the CPU.
 
     Of a process whose resident memory is known, the rest of that has a row as well, once all that
-    the probe counts is known.
+    the probe counts is known. The rest is unknown where the tensors alone are more than that.
     """
     tokens = ("allocated", "series6", "cached")
     rows = [
@@ -257,8 +258,9 @@ def on_cpu(allocator: AllocView, rss_bytes: float | None = None) -> list[Account
         for (n, c, _), token in zip(COUNTED, tokens, strict=True)
     ]
     if rss_bytes is not None and not any(isinstance(row.size, Unknown) for row in rows):
-        rest = max(0.0, rss_bytes - sum(row.known for row in rows))
-        rows.append(AccountRow(REST_OF_PROCESS, "driver", rest))
+        rest = rss_bytes - sum(row.known for row in rows)
+        size = rest if rest >= 0 else NOT_ALL_RESIDENT
+        rows.append(AccountRow(REST_OF_PROCESS, "driver", size))
     return rows
 
 

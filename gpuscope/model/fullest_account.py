@@ -39,16 +39,20 @@ def account_at_the_fullest(
 
     The total is what is used now. Without a device it is a CPU: the rows are what the probe has
     counted, and the rest of the process where its resident memory is known, which is the total.
+    Tensors that were never written, or that are paged out, can be more than that: they are then the
+    total.
     """
     if device is None:
         assert allocator is not None
         rss = rss_of(host, trainer_of(host, allocator))
         parts = on_cpu(allocator, rss)
-        if rss is not None:
+        known = sum(part.known for part in parts)
+        if rss is not None and known <= rss:
             return FullestRows(Account(parts, rss), {}, 0.0)
         unknown = [part.size for part in parts if isinstance(part.size, Unknown)]
-        total = unknown[0] if len(unknown) == len(parts) else sum(part.known for part in parts)
-        return FullestRows(Account(parts, total), {}, 0.0)
+        total = unknown[0] if len(unknown) == len(parts) else known
+        notes = [] if rss is None else [_beyond(known - rss)]
+        return FullestRows(Account(parts, total, notes=notes), {}, 0.0)
     if allocator is None:
         return FullestRows(account(host, device, None), {}, 0.0)
     if old_seconds(host, allocator) is not None:  # of the time since then no moment is known
@@ -59,6 +63,14 @@ def account_at_the_fullest(
     moment = account(host, device, allocator).parts
     now = {(part.inside, part.name): part.known for part in moment if part.token == "allocated"}
     return FullestRows(found, now, seconds)
+
+
+def _beyond(beyond_bytes: float) -> str:
+    """Return why the tensors of a process on a CPU are more than its resident memory."""
+    return (
+        f"the tensors are {bytes_text(beyond_bytes)} more than the RSS: these were never written, "
+        "or are paged out"
+    )
 
 
 def rss_of(host: HostView, trainer: TrainerView | None) -> float | None:

@@ -16,6 +16,8 @@ from gpuscope.model.allocator_account import expandable_segments
 from gpuscope.model.fullest_account import account_at_the_fullest, rss_of
 from gpuscope.model.memory_account import TOLERATED_BYTES, Account, account, largest_freeable
 from gpuscope.store.view import HostView, no_history
+from gpuscope.text.units import bytes_text
+from gpuscope.wire import columns
 from gpuscope.wire import frames as f
 from tests.fakes import inside, views
 from tests.fakes.views import GIB
@@ -248,8 +250,8 @@ def test_models_that_no_optimizer_trains_are_a_row_of_their_own_with_their_names
         if isinstance(frame, f.Sample):
             for row in frame.a:
                 row += [None] * (1 + len(f.ALLOCATOR_COLUMNS) - len(row))
-                row[1 + f.ALLOCATOR_COLUMNS.index("other_model_bytes")] = 2 * GIB
-                row[1 + f.ALLOCATOR_COLUMNS.index("other_models")] = (
+                row[1 + columns.ALLOCATOR_COLUMNS.index("other_model_bytes")] = 2 * GIB
+                row[1 + columns.ALLOCATOR_COLUMNS.index("other_models")] = (
                     f"ref_model (Llama) {GIB} B, the_teacher_with_a_long_name "
                     f"(ResNetForImageClassification) {GIB} B"
                 )
@@ -352,6 +354,29 @@ def test_whatever_is_read_the_rows_end_at_the_total(
         assert used - TOLERATED_BYTES - 4 <= outer(found) <= used + 4
     else:
         assert outer(found) == pytest.approx(reserved, abs=4), "torch's own rows are never cut"
+
+
+def test_on_a_cpu_tensors_beyond_the_resident_memory_are_explained():
+    """Tensors that were never written, or that are paged out, are no resident memory."""
+    frames = views.cpu_only(5.0)
+    host = views.host_of(frames)
+    rss = rss_of(host, host.trainers[0])
+    assert (
+        account_at_the_fullest(host, None, host.trainers[0].allocators[0], no_history).account.notes
+        == []
+    )
+    at = columns.ALLOCATOR_COLUMNS.index("parameter_bytes") + 1
+    for frame in frames:
+        for row in frame.a if isinstance(frame, f.Sample) else ():
+            row[at] = rss + 3 * GIB
+    host = views.host_of(frames)
+    found = account_at_the_fullest(host, None, host.trainers[0].allocators[0], no_history).account
+    assert found.total == sum(part.known for part in found.parts)
+    assert isinstance(found.parts[-1].size, f.Unknown), "the rest cannot be told, and is not 0"
+    beyond = found.total - rss
+    assert beyond >= 3 * GIB
+    (note,) = found.notes
+    assert note.startswith(f"the tensors are {bytes_text(beyond)} more than the RSS")
 
 
 def test_on_a_cpu_what_no_probe_has_counted_is_unknown_and_not_nothing():

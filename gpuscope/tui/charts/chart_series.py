@@ -214,7 +214,7 @@ def process_layers(
     layers = [layer for layer in layers if any(layer.values)]
     if rss.seconds:
         rest = [
-            None if size is None else max(0.0, size - part)
+            None if size is None or size < part else size - part
             for size, part in zip(rss.values, known, strict=True)
         ]
         layers.append(Layer("driver", REST_OF_PROCESS, rest))

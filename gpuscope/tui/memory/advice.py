@@ -131,7 +131,7 @@ def advice(
             ]
         ]
     if subject.device is None:
-        return _on_cpu(found)
+        return [*_on_cpu(found), *_notes(found.notes)]
     silent = mute(subject.device)
     if silent is not None:
         return [
@@ -179,7 +179,7 @@ def advice(
     notes = before.held(found.notes, host.sampled_seconds or 0.0)
     if finding is not None and finding.kind == "async":  # the finding already says it
         notes = [note for note in notes if not note.startswith("cudaMallocAsync")]
-    return lines + [[("≈ ", "faint"), (note, "faint")] for note in notes]
+    return lines + _notes(notes)
 
 
 def is_growth(said: Finding | None) -> bool:
@@ -241,6 +241,10 @@ def _to_free(
             ]
         )
     return lines
+
+
+def _notes(notes: Sequence[str]) -> list[Line]:
+    return [[("≈ ", "faint"), (note, "faint")] for note in notes]
 
 
 def _on_cpu(found: Account) -> list[Line]:

@@ -57,7 +57,7 @@ def show_account(
     """
     on_card = subject.device is not None
     rss = rss_of(host, subject.trainer)
-    on_cpu = "RSS of the process" if rss is not None else "tensors found"
+    on_cpu = "RSS of the process" if rss is not None and found.total == rss else "tensors found"
     rows = [
         Part(
             part.name,
