@@ -226,28 +226,31 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
     },
     "lab runs": {
         OK: "done",
-        PROBLEMS: "there is no such run",
+        PROBLEMS: "there is no such run or sweep",
         UNCHECKED: "the ledger or a recording cannot be read",
     },
-    "lab runs list": {OK: "listed", UNCHECKED: "the ledger cannot be read"},
+    "lab runs list": {
+        OK: "listed",
+        UNCHECKED: "the ledger cannot be read, or the file not written",
+    },
     "lab runs show": {
         OK: "shown",
-        PROBLEMS: "there is no such run",
+        PROBLEMS: "there is no such run or sweep",
         UNCHECKED: "the ledger cannot be read",
     },
     "lab runs compare": {
         OK: "compared",
-        PROBLEMS: "there is no such run or file",
+        PROBLEMS: "there is no such run, sweep or file",
         UNCHECKED: "the ledger or a recording cannot be read",
     },
     "lab runs export": {
         OK: "written",
-        PROBLEMS: "there is no such run",
+        PROBLEMS: "there is no such run or sweep",
         UNCHECKED: "the ledger cannot be read",
     },
     "lab runs remove": {
         OK: "removed",
-        PROBLEMS: "there is no such run",
+        PROBLEMS: "there is no such run or sweep",
         UNCHECKED: "the ledger cannot be written",
     },
     "lab runs set-aside": {OK: "renamed", UNCHECKED: "it could not be renamed"},

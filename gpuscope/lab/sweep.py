@@ -42,6 +42,10 @@ class SweepError(UserError):
     """The sweep cannot be run."""
 
 
+class NoSuchSweep(SweepError):
+    """The ledger has no sweep of this name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Objection:
     """A fault of a combination that was known before anything started.
@@ -127,12 +131,12 @@ def unfinished(ledger: RunLedger, plan: SweepPlan) -> SweepPlan | None:
 
 
 def stored(ledger: RunLedger, group: str) -> SweepPlan:
-    """Return the plan of a sweep that was begun. Raises :class:`SweepError` if there is none."""
+    """Return the plan of a sweep that was begun. Raises :class:`NoSuchSweep` if there is none."""
     values = ledger.plan(group)
     if values is not None:
         return SweepPlan.from_mapping(group, values)
     known = ", ".join(name for name, _, _ in ledger.unfinished(5)) or "none"
-    raise SweepError(
+    raise NoSuchSweep(
         f"There is no sweep {group!r} in {ledger.path}.",
         f"Unfinished sweeps: {known}.",
         "gpuscope lab runs    lists the runs with their sweeps",

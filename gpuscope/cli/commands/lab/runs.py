@@ -18,7 +18,7 @@ from ....lab.comparison_row import ComparisonRow
 from ....lab.intervals import ratio_figures
 from ....lab.ledger import Entry, RunLedger
 from ....lab.measures import MEASURES
-from ....lab.sweep import stored
+from ....lab.sweep import NoSuchSweep, SweepPlan, stored
 from ....text import width
 from ....text.units import DASH
 from ....wire.clean import clean
@@ -146,7 +146,7 @@ def _list(args: argparse.Namespace, ledger: RunLedger) -> int:
 
 def _show(args: argparse.Namespace, ledger: RunLedger) -> int:
     if not _is_id(args.what):
-        plan = stored(ledger, args.what)
+        plan = _plan(ledger, args.what)
         found = tables.results(plan, ledger.entries(limit=None, group=plan.group))
         print(rendered(plan, found, "json" if args.json else None), end="")
         return ExitStatus.OK
@@ -196,6 +196,14 @@ def _entry(ledger: RunLedger, number: int) -> Entry:
     return entry
 
 
+def _plan(ledger: RunLedger, group: str) -> SweepPlan:
+    """Return the plan of a sweep. Raises NoSuchRun where the ledger has none of this name."""
+    try:
+        return stored(ledger, group)
+    except NoSuchSweep as error:
+        raise NoSuchRun(error.what, error.why, error.next) from None
+
+
 def _is_id(word: str) -> bool:
     """Say whether a word that may mean several things is the id of a run."""
     try:
@@ -236,7 +244,7 @@ def side(ledger: RunLedger, word: str, samples: int | None = None) -> list[Entry
         return [_entry(ledger, int(part)) for part in word.split(",")]
     if word.partition(":")[0].endswith((".gsr", ".box")):
         raise NoSuchRun(f"There is no file {word}.")
-    plan = stored(ledger, name if colon else word)
+    plan = _plan(ledger, name if colon else word)
     if not colon or not last.isdigit() or not 1 <= int(last[:6]) <= len(plan.cells):
         cells = "\n".join(
             f"  {plan.group}:{number}    {label}" for number, label in enumerate(plan.labels, 1)
@@ -333,7 +341,7 @@ def _heading(entries: Sequence[Entry]) -> str:
 def _export(args: argparse.Namespace, ledger: RunLedger) -> int:
     kind = kind_of(args.output, args.format)
     if args.group:
-        plan = stored(ledger, args.group)
+        plan = _plan(ledger, args.group)
         text = rendered(
             plan, tables.results(plan, ledger.entries(limit=None, group=plan.group)), kind
         )
