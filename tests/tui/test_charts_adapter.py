@@ -6,6 +6,7 @@ That holds whatever the numbers are.
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 import time
@@ -221,6 +222,28 @@ def test_without_colour_both_of_two_equal_lines_are_seen() -> None:
         canvas.begin(f"line{number}", MONOCHROME.line(number)[0])
         canvas.add([0, 79], [1, 1])
     assert "".join(text for text, _ in canvas.pieces("blank")[0])[:12] == "⠤⠤⠤⠤○○○○⠤⠤⠤⠤"
+
+
+def test_labels_that_do_not_all_fit_are_the_same_in_every_process() -> None:
+    code = (
+        "from gpuscope.tui.charts.plotext_adapter import Axes, draw\n"
+        "ticks = [(i / 8, f'-{10 * (8 - i)} m 30 s') for i in range(9)]\n"
+        "for width in range(20, 90):\n"
+        "    print(draw([], Axes(0, 1, 0, 1, ticks, [(0, '0'), (1, '1')]), width, 6))\n"
+    )
+    drawn = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            check=True,
+            timeout=60,
+            capture_output=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(drawn) == 1
+    for row in drawn.pop().decode().splitlines():
+        assert "-80 m 30 s" in row or "-0 m 30 s" in row, "one end at least is named"
 
 
 @pytest.mark.slow
