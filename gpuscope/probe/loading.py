@@ -69,10 +69,12 @@ class Loading:
 
     def tick(self, now: float) -> None:
         """Read the workers, in the probe's thread, at ``now`` (perf_counter)."""
-        pids, elapsed = self._pids, now - self._read_at
-        if not pids or elapsed < WORKERS_SECONDS:
+        pids = self._pids
+        if not pids or now - self._read_at < WORKERS_SECONDS:
             return
-        self._read_at = now
+        # The clock is read anew: on a busy host this thread may have waited for a core since now.
+        read_at = perf_counter()
+        elapsed, self._read_at = read_at - self._read_at, read_at
         before, self._spent = self._spent, {}
         found = []
         for pid in pids:

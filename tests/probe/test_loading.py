@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -39,6 +40,28 @@ class Computes(Waits):
             pass
 
 
+def loads_ahead(worker: int, data: Waits) -> None:
+    """Wait until a worker has loaded for long, however little of a core it gets on a busy host."""
+    began, until = loading._schedule(str(worker)), time.monotonic() + 60
+    time.sleep(0.3)
+    while isinstance(data, Computes) and loading._schedule(str(worker))[0] < began[0] + 0.3:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_reading_of_workers_that_comes_late_counts_until_then(hooked, monkeypatch):
+    """On a busy host the probe's thread may wait for a core after it has looked at the clock."""
+    moment = time.perf_counter()
+    clock = iter((moment + 10.0, moment + 10.6))
+    spent = iter(((1.0, 0.0), (1.3, 0.0)))
+    monkeypatch.setattr(loading, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(loading, "_schedule", lambda task: next(spent))
+    hooked.workers, hooked._pids = 1, (4711,)
+    hooked.tick(moment + 10.0)
+    hooked.tick(moment + 10.3)
+    assert hooked.facts()["loading_cores"] == pytest.approx(0.5)
+
+
 @pytest.fixture
 def hooked(monkeypatch):
     """Return the measure of the hooked loaders, which measures each batch."""
@@ -69,7 +92,8 @@ def test_each_worker_needs_a_core_if_it_computes(hooked, data, least, most):
     next(batches)
     assert hooked.facts() == {"loader_workers": 1}, "one reading says nothing"
     hooked.tick(time.perf_counter())
-    time.sleep(0.3)  # its worker loads ahead
+    (worker,) = multiprocessing.active_children()
+    loads_ahead(worker.pid, data)
     hooked.tick(time.perf_counter())
     facts = hooked.facts()
     assert facts["loader_workers"] == 1
