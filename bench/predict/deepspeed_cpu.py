@@ -1,16 +1,20 @@
 """Compare the simulated engine of DeepSpeed with the real one, in two processes on a CPU.
 
 ``python -m bench.predict.deepspeed_cpu [CASE…]`` needs deepspeed and gloo. For each case of
-:data:`CASES` it prints the largest sum of live tensors in each phase, as it was on the larger of
-two ranks and as it was traced. ``tests/predict/test_deepspeed.py`` has the figures.
+:data:`ZERO` it prints the largest sum of live tensors in each phase, of all and of those on each of
+the engine's own streams, as it was on the larger of two ranks and as it was traced. A CPU has no
+streams, so the engine gets some that only say on which of them it works.
+``tests/predict/test_deepspeed.py`` has the figures.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,6 +22,7 @@ from torch import nn
 
 from gpuscope.predict import deepspeed as files
 from gpuscope.predict.request import Request
+from gpuscope.predict.tracing.zero import GATHERING, REDUCING
 
 WIDTH, WORDS, BATCH, STEPS, RANKS = 256, 3000, 4, 3, 2
 CASE = "GPUSCOPE_DEEPSPEED_CASE"
@@ -90,7 +95,13 @@ def factory(batch: int, device: Any) -> Any:
     return model, optimizer_of(model), lambda: loss_of(model, device)
 
 
-def traced(name: str) -> list[tuple[str, int]]:
+Row = tuple[str, int, int, int]
+"""A phase, and the most that was live in it: in all, of what was gathered and of what was reduced
+on a stream of its own.
+"""
+
+
+def traced(name: str) -> list[Row]:
     from gpuscope.predict.tracing import steps
 
     zero = files.zero(config(name), RANKS)
@@ -99,16 +110,68 @@ def traced(name: str) -> list[tuple[str, int]]:
         deepspeed=zero.text(), ranks=RANKS, steps=STEPS,
     )  # fmt: skip
     trace = steps.trace(request, emulate=False).trace
-    found: list[tuple[str, int]] = []
+    found: list[list[Any]] = []
     marks = list(trace.marks)
-    live = 0
+    live = {0: 0, GATHERING: 0, REDUCING: 0}
     for at, event in enumerate(trace.events):
         while marks and marks[0].at <= at:
-            found.append((marks.pop(0).name, live))
-        live += trace.sizes[event] if event >= 0 else -trace.sizes[~event]
+            found.append([marks.pop(0).name, *_now(live)])
+        block = event if event >= 0 else ~event
+        live[trace.streams.get(block, 0)] += trace.sizes[block] * (1 if event >= 0 else -1)
         if found:
-            found[-1] = (found[-1][0], max(found[-1][1], live))
-    return [row for row in found if row[0] in ("forward", "backward", "optimizer")]
+            found[-1][1:] = map(max, found[-1][1:], _now(live))
+    return [tuple(row) for row in found if row[0] in ("forward", "backward", "optimizer")]
+
+
+def _now(live: dict[int, int]) -> tuple[int, int, int]:
+    return sum(live.values()), live[GATHERING], live[REDUCING]
+
+
+class _Stream:
+    """A stream of which nothing is known but which of the engine's it is."""
+
+    running = 0
+
+    def __init__(self, number: int):
+        self.number = number
+
+    def synchronize(self, *_: Any) -> None:
+        pass
+
+    wait_stream = wait_event = record = synchronize
+
+    def query(self) -> bool:
+        return True
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        kept, _Stream.running = _Stream.running, self.number
+        try:
+            yield
+        finally:
+            _Stream.running = kept
+
+
+def _pretend_streams() -> None:
+    """Give the engine's CPU streams: stage 3 asks for the one that gathers first."""
+    kind: Any = type(importlib.import_module("deepspeed.accelerator").get_accelerator())
+    own = _Stream(0)
+
+    def made(*_: Any, **__: Any) -> _Stream:
+        caller = sys._getframe(1).f_code.co_filename
+        return _Stream(GATHERING if caller.endswith("parameter_offload.py") else REDUCING)
+
+    kind.Stream = property(lambda _: made)
+    kind.Event = property(lambda _: lambda *_, **__: own)
+    kind.stream = lambda _, stream: stream.entered()
+    kind.current_stream = kind.default_stream = lambda *_: own
+    for name in (
+        "is_synchronized_device",
+        "resolves_data_dependency",
+        "handles_memory_backpressure",
+    ):
+        setattr(kind, name, lambda _: False)
+    torch.Tensor.record_stream = lambda *_: None
 
 
 def _rank(names: list[str], rank: int, path: str, answers: Any) -> None:
@@ -124,47 +187,58 @@ def _rank(names: list[str], rank: int, path: str, answers: Any) -> None:
     deepspeed.DeepSpeedEngine._broadcast_model = lambda _: None
     collectives: Any = importlib.import_module("deepspeed.runtime.comm.coalesced_collectives")
     collectives._torch_reduce_scatter_fn = lambda *_, **__: None  # gloo copies, NCCL does not
+    _pretend_streams()
     for name in names:
         answers.put((name, rank, _measured(name, deepspeed)))
 
 
-def _measured(name: str, deepspeed: Any) -> list[tuple[str, int]]:
+def _measured(name: str, deepspeed: Any) -> list[Row]:
     from tests.predict.ddp_truth import Live
 
-    found: list[tuple[str, int]] = []
-    with Live() as live:
+    class Streams(Live):
+        """Counts also by the stream on which a tensor was made."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.of: dict[int, int] = {}
+            self.live = {0: 0, GATHERING: 0, REDUCING: 0}
+
+        def _made(self, key: int, size: int) -> None:
+            self.of[key] = _Stream.running
+            self._add(_Stream.running, size)
+
+        def _freed(self, key: int, size: int) -> None:
+            super()._freed(key, size)
+            self._add(self.of.pop(key), -size)
+
+        def _add(self, stream: int, size: int) -> None:
+            self.live[stream] += size
+            if found:
+                found[-1][1:] = map(max, found[-1][1:], _now(self.live))
+
+    found: list[list[Any]] = []
+    with Streams() as live:
         model = Net()
         engine, *_ = deepspeed.initialize(
             model=model, optimizer=optimizer_of(model), config=config(name)
         )
-
-        def phase(name: str) -> None:
-            found.append((name, live.now))
-            live.peak = live.now
-
-        def end() -> None:
-            found[-1] = (found[-1][0], live.peak)
-
         for _ in range(STEPS):
             for _ in range(engine.gradient_accumulation_steps()):
-                phase("forward")
+                found.append(["forward", *_now(live.live)])
                 loss = loss_of(engine, "cpu")
-                end()
-                phase("backward")
+                found.append(["backward", *_now(live.live)])
                 engine.backward(loss)
-                end()
                 if engine.is_gradient_accumulation_boundary():
-                    phase("optimizer")
+                    found.append(["optimizer", *_now(live.live)])
                 engine.step()
-                end()
-    return found
+    return [tuple(row) for row in found]
 
 
-def real(names: list[str]) -> dict[str, list[tuple[str, int]]]:
+def real(names: list[str]) -> dict[str, list[Row]]:
     """Return the peak of each phase, on the rank that has most."""
     context = torch.multiprocessing.get_context("spawn")
     answers = context.Queue()
-    found: dict[str, list[tuple[str, int]]] = {}
+    found: dict[str, list[Row]] = {}
     with tempfile.TemporaryDirectory() as folder:
         ranks = [
             context.Process(target=_rank, args=(names, rank, f"{folder}/store", answers))
@@ -176,7 +250,7 @@ def real(names: list[str]) -> dict[str, list[tuple[str, int]]]:
             name, _, rows = answers.get(timeout=500)
             other = found.setdefault(name, rows)
             found[name] = [
-                (first[0], max(first[1], second[1]))
+                (first[0], *map(max, first[1:], second[1:]))
                 for first, second in zip(rows, other, strict=True)
             ]
             print("  real  ", name, found[name], flush=True)
@@ -191,7 +265,11 @@ def main() -> int:
     for name in names:
         mine = traced(name)
         rows = zip(mine, measured[name], strict=True)
-        worst = max(abs(one - other) for (_, one), (_, other) in rows)
+        worst = max(
+            abs(size - true)
+            for (_, *sizes), (_, *trues) in rows
+            for size, true in zip(sizes, trues, strict=True)
+        )
         print(f"{name}: differs by at most {worst:,} bytes")
         print("  traced", mine)
         print("  real  ", measured[name], flush=True)

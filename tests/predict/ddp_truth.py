@@ -102,6 +102,9 @@ class Live(TorchDispatchMode):  # type: ignore[misc]
         self._held: dict[int, Any] = {}
         self.now = self.peak = 0
 
+    def _made(self, key: int, size: int) -> None:
+        pass
+
     def _freed(self, key: int, size: int) -> None:
         del self._held[key]
         self.now -= size
@@ -118,6 +121,7 @@ class Live(TorchDispatchMode):  # type: ignore[misc]
                     )
                     self.now += size
                     self.peak = max(self.peak, self.now)
+                    self._made(key, size)
         return out
 
     def phase(self) -> int:

@@ -7,7 +7,8 @@ block is recorded with what is known when it is made, and :meth:`Recorder.finish
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..trace import Owner, PhaseMark, Trace
@@ -50,7 +51,9 @@ class Recorder:
         self.peak_bytes = 0
         """Bytes as requested, before any rounding."""
         self.pool = 0
-        """The pool from which blocks come, other than 0 while a CUDA graph is captured."""
+        """The pool from which blocks come, other than 0 while a CUDA graph is captured or work is
+        given to another stream.
+        """
         self.next_differs = False
         """Whether the next step is known to allocate something that this one did not."""
         self.most_bytes = 0
@@ -98,6 +101,15 @@ class Recorder:
     def live(self) -> set[int]:
         """Return the blocks that are not freed."""
         return set(self.trace.live(len(self.trace.events)))
+
+    @contextlib.contextmanager
+    def on(self, stream: int) -> Iterator[None]:
+        """Take blocks from the pool of another stream."""
+        kept, self.pool = self.pool, stream
+        try:
+            yield
+        finally:
+            self.pool = kept
 
     def forget(self, blocks: set[int]) -> None:
         """Remove those of ``blocks`` that are freed by now, as if they had been on the host."""

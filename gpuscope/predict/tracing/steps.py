@@ -206,6 +206,7 @@ class _Training:
         subject.optimizer = zero.optimizer_for(config, subject.optimizer)
         found: zero.Stages12 | zero3.Stage3
         if config.stage == 3:
+            whole |= self.recorder.live()  # the engine divides what was cast, and empties the cache
             found = zero3.Stage3(config, ranks, subject.model, subject.optimizer, fakes)
             self.recorder.forget(whole)
         else:

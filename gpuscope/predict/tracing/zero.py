@@ -32,6 +32,10 @@ from ..request import CannotPredict
 from . import mixed, optimizers
 from .fakes import Fakes
 
+GATHERING, REDUCING = 2, 3
+"""The streams beside the program's own with ``overlap_comm``. Their blocks serve no other stream.
+"""
+
 
 def cast(model: nn.Module, kind: str) -> None:
     """Cast the parameters, and what the model is called with, as transformers' Trainer does."""
@@ -115,7 +119,11 @@ class Stages12:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _reduce(self) -> None:
-        """Reduce what the bucket holds."""
+        """Reduce what the bucket holds, beside the backward pass with ``overlap_comm``."""
+        with self._fakes.recorder.on(REDUCING if self._zero.overlap else 0):
+            self._reduce_bucket()
+
+    def _reduce_bucket(self) -> None:
         filled, self._filled, self._elements = self._filled, [], 0
         if not filled:
             return

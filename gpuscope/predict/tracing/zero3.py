@@ -12,6 +12,9 @@ By the public source of DeepSpeed 0.19 (``runtime/zero/stage3.py``,
   ``stage3_prefetch_bucket_size`` elements ahead, and keep what is used again within
   ``stage3_max_reuse_distance`` elements.
 - A linear layer keeps its parameter for the backward pass, not the transposed view of it.
+- With ``overlap_comm``, which is the default, what is gathered and what is reduced comes from
+  streams of its own, whose cached blocks serve nothing else. The blocks are taken to be free as
+  soon as they are dropped, although a GPU that lags behind the program frees them later.
 - Gradients are copied into the bucket; a full bucket is copied once more to put the ranks' parts
   together, and this rank's are copied into a tensor for all of its gradients.
 
@@ -32,7 +35,7 @@ from torch.nn import functional
 from ..deepspeed import Zero
 from .fakes import Fakes
 from .replaced import Replaced
-from .zero import norms
+from .zero import GATHERING, REDUCING, norms
 
 
 class _Linear(torch.autograd.Function):  # type: ignore[misc]  # torch is Any here
@@ -122,6 +125,7 @@ class Stage3:
     ) -> None:
         self._zero, self._ranks, self._fakes, self._model = zero, ranks, fakes, model
         self.optimizer = optimizer
+        self._gathering, self._reducing = (GATHERING, REDUCING) if zero.overlap else (0, 0)
         self._shares = {id(one): _Share(one, ranks) for one in model.parameters()}
         self._kind = next(iter(self._shares.values())).kind
         self._divide()
@@ -173,14 +177,20 @@ class Stage3:
             for group in self._sub_groups(shares):
                 parts = sum(share.part for share in group)
                 place = torch.device("cpu") if zero.offload_optimizer else first.device
-                if self._kind == torch.float32 and not zero.offload_optimizer:
-                    master = self._flat[0].narrow(0, 0, parts) if self._flat else None
+                if self._kind == torch.float32 and not zero.offload_optimizer and self._flat:
+                    # also a copy: the engine compares the device with its name, which differ
+                    master = torch.empty(parts, dtype=torch.float32, device=place)
                 else:
                     wide = torch.empty(parts, dtype=torch.float32, device=place)
                     master = wide.clone()
                     del wide
                 self._groups.append((options, group, master))
         trained = [share for _, group, _ in self._groups for share in group]
+        if self._groups and not zero.offload_optimizer:
+            # the engine prepares the optimizer with gradients that it drops at once
+            largest = max(sum(share.part for share in group) for _, group, _ in self._groups)
+            gradients = torch.empty(largest, dtype=torch.float32, device=first.device)
+            del gradients
         self._bucket = (
             torch.empty(zero.reduce_bucket, dtype=self._kind, device=first.device)
             if zero.contiguous
@@ -197,8 +207,7 @@ class Stage3:
                 share.gradient = whole.narrow(0, at, share.part)
                 at += share.part
         for _, _, master in self._groups:
-            if master is not None:
-                self._fakes.decide(master, "optimizer")
+            self._fakes.decide(master, "optimizer")
 
     def _sub_groups(self, shares: list[_Share]) -> list[list[_Share]]:
         if sum(share.part for share in shares) <= self._zero.group:
@@ -266,7 +275,8 @@ class Stage3:
             return
         self._available += sum(share.elements for share in shares)
         parts = sum(share.part for share in shares) * self._ranks
-        buffer = torch.empty(parts, dtype=shares[0].kind, device=shares[0].device)
+        with self._fakes.recorder.on(self._gathering):
+            buffer = torch.empty(parts, dtype=shares[0].kind, device=shares[0].device)
         for share in shares:
             share.coming, share.alone = buffer, len(shares) == 1
 
@@ -279,7 +289,8 @@ class Stage3:
                 if share.alone:
                     whole = share.coming.narrow(0, 0, share.elements).view(share.shape)
                 else:
-                    whole = torch.empty(share.shape, dtype=share.kind, device=share.device)
+                    with self._fakes.recorder.on(self._gathering):
+                        whole = torch.empty(share.shape, dtype=share.kind, device=share.device)
                 share.parameter.data = whole
                 self._fakes.decide(whole, "parameter")
                 share.held, share.coming, share.whole = share.coming, None, True
@@ -391,7 +402,8 @@ class Stage3:
             return
         if len(filled) > 1 or filled[0].elements % self._ranks:
             parts = sum(share.part for share in filled) * self._ranks
-            together = torch.empty(parts, dtype=self._kind, device=filled[0].device)
+            with self._fakes.recorder.on(self._reducing):
+                together = torch.empty(parts, dtype=self._kind, device=filled[0].device)
             del together
         for share in filled:
             share.parameter.grad = None
@@ -415,11 +427,14 @@ class Stage3:
                 self._drop(share)
         if not self._zero.offload_optimizer:
             self._update()
-        stays = [share for share in self._shares.values() if share.stays]
-        self._gather(stays)
-        self._wait(stays)
-        for share in stays:
-            share.held = None
+        for share in self._shares.values():
+            if share.stays:
+                parts = share.part * self._ranks
+                buffer = torch.empty(parts, dtype=share.kind, device=share.device)
+                self._fakes.decide(buffer, "parameter")
+                share.parameter.data = buffer.narrow(0, 0, share.elements).view(share.shape)
+                share.whole = True
+                self._available += share.elements
 
     def _update(self) -> None:
         for _, group, _ in self._groups:
