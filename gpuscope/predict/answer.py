@@ -182,7 +182,8 @@ class TracedRequest:
         self._traced: dict[Request, Traced] = {}
         self.request, self.settings = request, settings
         self.traced = self._trace(request)
-        self.simulated = simulate(self.traced.trace, settings)
+        if self.traced.fraction is not None:
+            self.settings = replace(settings, fraction=self.traced.fraction)
         where = card or REFERENCE
         operations = {owner.operation for owner in self.traced.trace.owner_table}
         self.outside = outside(
@@ -198,6 +199,7 @@ class TracedRequest:
         if where.driver_bytes is not None:
             self.outside = replace(self.outside, driver_bytes=where.driver_bytes)
         self.room = CardMemory(card, self.outside) if card else None
+        self.simulated = self._alone(self.traced.trace, self.settings)
         self.answer = self._first()
 
     def in_time(self) -> bool:
@@ -250,7 +252,7 @@ class TracedRequest:
         limit, settings, doubts = self._limit(room), self.settings, self.traced.doubts
 
         def fits(trace: Trace, more: int) -> bool:
-            return limit + more > 0 and simulate(grown(trace), settings, limit + more).fits
+            return limit + more > 0 and self._under(grown(trace), settings, limit + more).fits
 
         def error(trace: Trace) -> tuple[int, int]:
             trace = grown(trace)
@@ -332,7 +334,7 @@ class TracedRequest:
                 *doubts,
                 Doubt("estimated", "chunks were added to the trace by rule", percent=3.0),
             ]
-        found = simulate(trace, settings)
+        found = self._alone(trace, settings)
         then, now = self._predict(found, trace, doubts, settings), self.answer.prediction
         judged = (
             self._judge(trace, settings, found, then.allocated, self._limit(self.room))
@@ -351,7 +353,8 @@ class TracedRequest:
     def _predict(
         self, found: Simulated, trace: Trace, doubts: Sequence[Doubt], settings: AllocatorSettings
     ) -> Prediction:
-        return predict(found, trace, doubts, self.outside, other_reserved_peaks(trace, settings))
+        others = other_reserved_peaks(trace, partial(self._alone, settings=settings))
+        return predict(found, trace, doubts, self.outside, others)
 
     def _first(self) -> Answer:
         traced, found = self.traced, self.simulated
@@ -391,9 +394,34 @@ class TracedRequest:
 
     def _limit(self, room: CardMemory) -> int:
         """Return the limit, including the share of the card that the settings allow torch."""
+        allowed = self._allowed(room)
+        return room.limit_bytes if allowed is None else min(room.limit_bytes, allowed)
+
+    def _allowed(self, room: CardMemory | None) -> int | None:
+        """Return what the program or its settings allow torch; None if they do not say."""
         share = self.settings.fraction
-        whole = room.card.total_bytes - room.outside.driver_bytes
-        return room.limit_bytes if share is None else min(room.limit_bytes, int(share * whole))
+        if room is None or share is None:
+            return None
+        return int(share * (room.card.total_bytes - room.outside.driver_bytes))
+
+    def _alone(self, trace: Trace, settings: AllocatorSettings) -> Simulated:
+        """Replay a trace without a limit.
+
+        What torch is allowed counts if it then frees cached memory at a share of it.
+        """
+        allowed = self._allowed(self.room) if settings.collect_share else None
+        if allowed is not None:
+            found = simulate(trace, settings, allowed_bytes=allowed)
+            if found.fits:
+                return found
+        return simulate(trace, settings)
+
+    def _under(self, trace: Trace, settings: AllocatorSettings, limit: int) -> Simulated:
+        """Replay a trace against a limit; what torch is allowed moves with it."""
+        allowed = self._allowed(self.room)
+        if allowed is not None and self.room is not None:
+            allowed = max(0, allowed + limit - self._limit(self.room))
+        return simulate(trace, settings, limit, allowed_bytes=allowed)
 
     def _judge(
         self,
@@ -404,7 +432,7 @@ class TracedRequest:
         limit: int,
     ) -> FitVerdict:
         def replay(at: int, trace: Trace = trace) -> Replay:
-            tried = simulate(trace, settings, max(0, at))
+            tried = self._under(trace, settings, max(0, at))
             return Replay(tried.fits, tried.retries)
 
         error, less = self._of_demand(trace, allocated)

@@ -15,12 +15,11 @@ the errors explain what each consists of.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..model.allocator_settings import AllocatorSettings
 from . import errors, scratch
-from .allocator import Simulated, simulate
+from .allocator import Simulated
 from .context_memory import ContextMemory
 from .errors import Estimate
 from .request import Doubt
@@ -133,14 +132,14 @@ def allocated_figure(found: Simulated, trace: Trace, doubts: Sequence[Doubt]) ->
     return Estimate(peak, more, less)
 
 
-def other_reserved_peaks(trace: Trace, settings: AllocatorSettings) -> list[int]:
+def other_reserved_peaks(trace: Trace, replayed: Callable[[Trace], Simulated]) -> list[int]:
     """Return the reserved peaks of what may happen instead.
 
     Convolutions may take somewhat more scratch memory, or somewhat less, and blocks may be freed at
     other moments.
     """
     others = [*scratch.varied(trace), *map(trace.freed_instead, trace.frees_instead)]
-    return [simulate(other, settings).peak_reserved_bytes for other in others]
+    return [replayed(other).peak_reserved_bytes for other in others]
 
 
 def _reserved_figure(

@@ -116,7 +116,13 @@ def need_text(answer: Answer) -> str:
         need = f"{bytes_text(figure.bytes)} ± {error}"
     if room is None or judged is None:
         return need
-    return f"{need}, the GPU has {bytes_text(room.card.total_bytes)}{spare(judged)}"
+    share = answer.settings.fraction
+    allowed = (
+        f" and torch is allowed {percent_text(share)} of it"
+        if share is not None and judged.limit_bytes < room.limit_bytes
+        else ""
+    )
+    return f"{need}, the GPU has {bytes_text(room.card.total_bytes)}{allowed}{spare(judged)}"
 
 
 def spare(judged: FitVerdict) -> str:

@@ -202,6 +202,8 @@ class Traced:
     """The file and line at which the factory is defined; "" for a model without a factory."""
     positions: int = 0
     """The tokens that a model which generates text has positions for; 0: not known, or no limit."""
+    fraction: float | None = None
+    """The share of the GPU that the program allows torch; None if it does not say."""
 
 
 class CannotPredict(UserError):

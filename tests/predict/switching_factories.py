@@ -14,6 +14,7 @@ from torch import nn
 Made = tuple[Any, Any, Callable[[], Any]]
 WIDTH = 64
 torch.set_default_dtype(torch.float64)
+torch.cuda.set_per_process_memory_fraction(0.75)
 
 
 def plain(batch: int, device: Any) -> Made:
@@ -26,6 +27,8 @@ def switching(batch: int, device: Any) -> Made:
     """Leaves nothing as it was, not even for who comes after it."""
     torch.set_default_dtype(torch.bfloat16)
     torch.set_default_device("cuda")
+    assert torch.cuda.get_per_process_memory_fraction() == 0.75
+    torch.cuda.set_per_process_memory_fraction(0.5)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.autograd.set_detect_anomaly(True)
     torch.backends.cuda.enable_flash_sdp(False)

@@ -139,6 +139,36 @@ def test_a_share_of_the_card_is_a_limit_too():
     assert asked(8).answer.verdict.outcome == "fits"
 
 
+def test_the_share_that_the_program_sets_counts_before_that_of_the_settings():
+    def own(request: Request) -> Traced:
+        return replace(traced(request), fraction=0.4)
+
+    settings = read("per_process_memory_fraction:0.9")
+    answer = TracedRequest(REQUEST, own, card(8), settings).answer
+    assert answer.verdict.outcome == "does_not_fit"
+    assert answer.settings.fraction == 0.4
+    words = plain(report.headline(answer)[0])
+    assert "the GPU has 8.00 GiB and torch is allowed 40 % of it, " in words
+
+
+def test_cached_memory_is_freed_early_above_a_threshold_of_what_torch_is_allowed():
+    """Without a share of the card the threshold does nothing."""
+    write = Writer()
+    write.drop(write.make(300 * MIB, "temporary"))
+    write.make(400 * MIB, "activation")
+
+    def reserved(conf: str, gib: float) -> tuple[int, str]:
+        answer = TracedRequest(
+            REQUEST, lambda request: Traced(write.trace, 8, 0, "2.11.0"), card(gib), read(conf)
+        ).answer
+        return answer.prediction.reserved.bytes // MIB, answer.verdict.outcome
+
+    collects, half = "garbage_collection_threshold:0.1", "per_process_memory_fraction:0.5"
+    assert reserved("", 4) == reserved(collects, 4) == reserved(half, 4) == (700, "fits")
+    assert reserved(f"{collects},{half}", 4) == (400, "fits")
+    assert reserved(f"{collects},{half}", 16) == (700, "fits")  # a tenth of half is more than 700
+
+
 @pytest.mark.parametrize(
     ("operations", "context"),
     [

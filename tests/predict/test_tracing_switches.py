@@ -49,6 +49,7 @@ def test_what_a_training_sets_is_gone_for_the_next_and_what_its_module_sets_is_s
     )
     assert tracer._process is child
     assert held(switched) == 2 * NUMBERS
+    assert [one.fraction for one in (first, before, switched, after)] == [None, 0.75, 0.5, 0.75]
     assert held(before) == held(after) == 8 * NUMBERS  # float64, which importing the module has set
     assert before.trace == after.trace
     assert first.trace == again.trace

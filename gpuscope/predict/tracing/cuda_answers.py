@@ -27,8 +27,8 @@ _SETTINGS_AND_COUNTERS = (
     "init", "set_device", "synchronize", "empty_cache", "ipc_collect", "manual_seed",
     "manual_seed_all", "seed", "seed_all", "reset_peak_memory_stats", "reset_max_memory_allocated",
     "reset_max_memory_cached", "reset_accumulated_memory_stats", "set_rng_state",
-    "set_rng_state_all", "set_stream", "set_sync_debug_mode", "set_per_process_memory_fraction",
-    "caching_allocator_enable", "change_current_allocator",
+    "set_rng_state_all", "set_stream", "set_sync_debug_mode", "caching_allocator_enable",
+    "change_current_allocator",
 )  # fmt: skip
 _GAUGES = (
     "utilization",
@@ -94,7 +94,10 @@ def answers(
         "memory_summary": lambda *_, **__: "",
         "memory_snapshot": lambda *_, **__: [],
         "list_gpu_processes": lambda device=None: "",
-        "get_per_process_memory_fraction": lambda device=None: 1.0,
+        "get_per_process_memory_fraction": lambda device=None: (
+            1.0 if Allowed.share is None else Allowed.share
+        ),
+        "set_per_process_memory_fraction": _allow,
         "get_rng_state": lambda device=None: torch.get_rng_state(),
         "get_rng_state_all": lambda: [torch.get_rng_state()],
         "current_stream": lambda device=None: nothing,
@@ -139,6 +142,24 @@ def accelerator(live_bytes: Callable[[], int]) -> dict[str, Any]:
     found.update(dict.fromkeys(gauges, lambda device=None: live_bytes()))
     found.update(dict.fromkeys(settings, none))
     return found
+
+
+class Allowed:
+    """The share of the device that the program allows torch; None until it says so."""
+
+    share: float | None = None
+
+    @classmethod
+    def set(cls, share: float | None) -> None:
+        cls.share = share
+
+
+def _allow(fraction: float, device: Any = None) -> None:
+    if not isinstance(fraction, float):
+        raise TypeError("Invalid type for fraction argument, must be `float`")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    Allowed.set(fraction)
 
 
 def none(*_: Any, **__: Any) -> None:

@@ -29,6 +29,7 @@ from . import (
     zero,
     zero3,
 )
+from .cuda_answers import Allowed
 from .fakes import Fakes
 from .generation import Generation
 from .modules import Modules
@@ -112,6 +113,7 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         made.run()
         parameters, batch, source = made.parameters, made.batch, made.source
         positions = made.positions if isinstance(made, Generation) else 0
+        share = Allowed.share
         del made
     data_dependent.bounded(fakes)
     if recorder.most_bytes > recorder.peak_bytes:
@@ -138,6 +140,7 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         doubts=[*fakes.doubts.values(), *doubts],
         seconds=time.perf_counter() - begin,
         source=source,
+        fraction=share,
         positions=positions,
     )
 

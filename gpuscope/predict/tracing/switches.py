@@ -16,6 +16,7 @@ from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
 from ..request import Request
+from .cuda_answers import Allowed
 
 _cuda, _cudnn = torch.backends.cuda, torch.backends.cudnn
 _filling = getattr(torch.utils, "deterministic", None)
@@ -58,6 +59,7 @@ _SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         ),
         _set_deterministic,
     ),
+    "allowed": (lambda: Allowed.share, Allowed.set),
     "products": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     **{
         f"cudnn_{name}": _attribute(_cudnn, name)
