@@ -12,7 +12,7 @@ from math import fsum
 from typing import Any
 
 from ..doctor.finding import Finding
-from ..doctor.live_causes import Judged, fix_of
+from ..doctor.live_causes import Judged, fix_of, is_calm
 from ..model.late_rank import LateRank
 from ..model.look import Look, waited_for
 from ..model.pace import PARTS_STEPS
@@ -84,7 +84,8 @@ class TrainerTime:
             return f"{share}, by the mean of its last {PARTS_STEPS} steps: {NO_SAMPLES}."
         if self.standstill is None:
             late = self.late
-            calm, gains = not self.warns and late is None, late is None or self.is_late
+            calm = late is None and not self.warns and is_calm(self.judged, self.ledger)
+            gains = late is None or self.is_late
             own = sentence(self.ledger, self.causes, False, calm, self._best_reading, gains)
             if late is None:
                 return own

@@ -6,7 +6,7 @@ and its fix.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -282,6 +282,12 @@ def _is_sure(ledger: TimeLedger, cause: Cause) -> bool:
     timed = cause.clock is not None and cause.clock.timed
     enough = timed or ledger.looks >= MIN_LOOKS
     return cause.by == "look" or (enough and ledger.steps >= MIN_STEPS)
+
+
+def is_calm(judged: Sequence[Judged], ledger: TimeLedger) -> bool:
+    """Return whether there is nothing to warn of, and enough was seen to say so."""
+    seen = ledger.looks >= MIN_LOOKS and ledger.steps >= MIN_STEPS
+    return seen and not any(one.warns for one in judged)
 
 
 def _own_fixes(ledger: TimeLedger, cause: Cause) -> list[Fix]:

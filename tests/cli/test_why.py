@@ -631,6 +631,17 @@ def test_it_warns_of_a_wait_for_input_exactly_where_the_doctor_does(ask, share, 
         assert "pin_memory" not in out
 
 
+def test_a_few_samples_do_not_say_that_there_is_nothing_to_warn_of(ask):
+    seen = of_cpu(0.9)
+    for frame in seen:
+        if isinstance(frame, frames.Event) and frame.data is not None:
+            frame.data |= {"seconds": 8.0, "looks": 40, "rows": "input 7.2 36|forward 0.8 4"}
+    late = fails("timeout", "no answer")
+    _, out, _, _ = ask(str(os.getpid()), "--no-look", frames=seen, time=late)
+    assert "90 % of the time" in out
+    assert "Nothing to warn of" not in out
+
+
 def test_a_rank_that_became_a_tenth_slower_is_named_with_since_when(capsys, tmp_path):
     path = tmp_path / "job.gsr"
     told = paces.job(minutes=5)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...doctor.live_causes import Judged, of_ledger
+from ...doctor.live_causes import Judged, is_calm, of_ledger
 from ...doctor.live_scene import LiveScene
 from ...model.late_rank import LateRank, late_rank
 from ...model.odd_parts import odd_parts
@@ -225,7 +225,7 @@ class TimePane(MeasuredPanels):
         causes = tuple(one.cause for one in self._judged)
         narrow = self._terminal[0] < WIDE
         found = most_to_gain(self._cases(ranks), self._clock.tokens.glyphs)
-        calm = not any(one.warns for one in self._judged)
+        calm = is_calm(self._judged, ledger)
         sentence = (
             answer(ledger, trainer, late, slower, useful, causes, look, narrow, found, calm)
             if not stopped
