@@ -30,6 +30,7 @@ from gpuscope.tui.doctor.filter_text import text_of
 from gpuscope.tui.doctor.stack_text import stack_text
 from gpuscope.tui.doctor.text import columns, group_cases, row_of, top
 from gpuscope.tui.overview.finding_list import worst_lines
+from gpuscope.tui.overview.job_brief import what_to_do, worst_elsewhere
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import THEMES, UNICODE, Tokens
 from gpuscope.tui.widgets.table import lay_out
@@ -835,3 +836,34 @@ async def test_a_larger_terminal_shows_no_less_of_the_list_than_a_smaller_one():
     assert "CONFIDENCE" in told[200]
     assert "script-2, rank 1, GPU 1, pid 781, <path>:31" in told[200]
     assert "rank 0 waits for it at <path>:62 in main" in told[200]
+
+
+def test_what_to_do_beside_a_job_begins_with_what_is_worse_on_its_host():
+    host = views.host_of(views.vacant())
+    fixes = (Fix(title="Do this first."), Fix(title="Then do that."))
+    base = replace(many(2)[1], severity="warning", fixes=fixes)
+    mine = Case(1, replace(base, title="the job waits"), "live", job="a")
+    bad = replace(base, severity="problem")
+    lost = Case(2, replace(bad, pitfall="xid-errors", title="GPU 5 is lost"), "live")
+    build = Case(3, replace(bad, pitfall="cuda-build", title="no CUDA"), "environment")
+    again = Case(4, replace(build.finding, title="no CUDA in the training"), "live", job="b")
+
+    def said(own: Case, *cases: Case) -> str:
+        worse = worst_elsewhere(host, own, cases)
+        return views.flat(what_to_do(host, own, worse, load(), UNICODE, 60))
+
+    shown = said(mine, lost, build, again, mine)
+    order = (
+        "▲ GPU 5 is lost",
+        "Do this first.",
+        "▲ no CUDA\n",
+        "◆ the job waits",
+        "2 Then do that.",
+    )
+    places = [shown.index(text) for text in order]
+    assert places == sorted(places)
+    assert "no CUDA in the training" not in shown, "it has one cure, which is told once"
+    assert shown.count("Then do that.") == 1, "of what is worse it tells only the first step"
+    assert "the job waits" not in said(mine, mine), "its row above says it"
+    worst = Case(5, replace(bad, title="the job hangs"), "live", job="a")
+    assert "GPU 5" not in said(worst, lost, worst), "it is as grave, and under the cursor"

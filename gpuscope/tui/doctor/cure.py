@@ -92,20 +92,24 @@ def steps_lines(
     cells: int,
     brief: bool = False,
     screen: str = "",
+    most: int | None = None,
 ) -> Iterator[Line]:
-    """Yield what to do about a finding, in order, with the keys of ``screen`` that do it."""
+    """Yield what to do about a finding, in order, with the keys of ``screen`` that do it.
+
+    With ``most`` it is no more than the first steps.
+    """
     steps, copied = steps_of(finding, replayed), marked_step(finding, replayed)
     gain = finding.effect is None
     told = ""
-    for number, fix in enumerate(steps):
+    for number, fix in enumerate(steps[:most]):
         when = "now" if fix.now else "then" if steps[0].now else "fix"
-        shown = replace(fix, title=f"{number + 1} {fix.title}")
+        shown = replace(fix, title=f"{number + 1} {fix.title}" if most != 1 else fix.title)
         if brief:
             shown = replace(shown, cost="", effect="")
         others = 0 if screen and number == copied else None
         yield from fix_lines("" if when == told else when, shown, others, gain, cells, screen)
         told = when
-    if row is not None and not replayed and not any(fix.now for fix in steps):
+    if row is not None and not replayed and most is None and not any(fix.now for fix in steps):
         yield from with_label("now", [(now_of(finding, row), "text")], cells)
 
 

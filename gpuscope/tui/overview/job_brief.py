@@ -7,7 +7,7 @@ are long: below them the curve of a loss that moves has the rest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from textual.app import ComposeResult
@@ -34,9 +34,12 @@ from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 
 if TYPE_CHECKING:
+    from ...doctor.finding import Pitfall
     from ...model.step_parts import StepParts
     from ...store.view import History, HostView, JobView, TrainerView
+    from ..background.finding_history import Case
     from ..shell.session import Session
+    from ..theme import Glyphs
 
 RANKS_FRAME, LEAST_BELOW, MOST_RANKS = 3, 5, 16
 """Rows of the table of ranks besides these; those that the panels below it have at least."""
@@ -46,6 +49,8 @@ them: a higher one says no more.
 """
 MOST_EVENTS, FEW_EVENTS = 12, 6
 """Lines of what happened at most, and above a curve."""
+MOST_WORSE = 2
+"""Problems elsewhere than at the job under the cursor, each with what to do first."""
 MOST_CODE, LEAST_CODE_CELLS = 8, 40
 """Lines of code at most, and the cells of one while its panel has no size yet."""
 
@@ -256,17 +261,17 @@ class JobBrief(Vertical):
         return while_it_steps(history(trainer.id, "loss", seconds), steps, trainer)
 
     def _show_about(self, host: HostView, job: JobView) -> None:
-        from ..doctor.cure import steps_lines
         from ..shared.next_step import case_of_job
         from ..trainer.job_text import standing_out
 
         session, doctor = self.session, self.session.doctor
         cells = max(30, self._about.size.width)
         case = case_of_job(host, job, doctor.cases)
-        if case is not None:  # what is wrong stands in its row above: here is what to do about it
+        worse = worst_elsewhere(host, case, doctor.cases)
+        if case is not None or worse:
             set_title(self._about, "Findings: what to do")
-            row = (doctor.table or {}).get(case.finding.pitfall)
-            self._about.show(list(steps_lines(case.finding, row, bool(host.badge), cells)))
+            glyphs = self._about.tokens.glyphs
+            self._about.show(list(what_to_do(host, case, worse, doctor.table, glyphs, cells)))
         else:
             set_title(self._about, "Findings")
             stopped = session.happened.stopped
@@ -290,6 +295,38 @@ class JobBrief(Vertical):
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()
+
+
+def worst_elsewhere(host: HostView, case: Case | None, cases: Sequence[Case]) -> list[Case]:
+    """Return the problems of a host besides the finding on a job, where that is none itself.
+
+    Of those that the machine and a trainer on it have alike there is one: they have one cure.
+    """
+    if case is not None and case.finding.severity == "problem":
+        return []
+    bad = [one for one in cases if one.finding.severity == "problem" and one.grave and not one.dead]
+    return list({one.finding.pitfall: one for one in reversed(bad)}.values())[::-1]
+
+
+def what_to_do(
+    host: HostView,
+    case: Case | None,
+    worse: Sequence[Case],
+    table: Mapping[str, Pitfall] | None,
+    glyphs: Glyphs,
+    cells: int,
+) -> Iterator[Line]:
+    """Yield what to do about a job, which is wrong as its row says; first about what is worse."""
+    from ..doctor.cure import steps_lines
+    from ..shared.next_step import finding_line
+
+    several = bool(worse)
+    for one in (*worse[:MOST_WORSE], *([case] if case is not None else [])):
+        if several:
+            sign, *title = finding_line(one, glyphs)
+            yield from styled.hang([sign], title, cells)
+        row, most = (table or {}).get(one.finding.pitfall), 1 if one is not case else None
+        yield from steps_lines(one.finding, row, bool(host.badge), cells, bool(most), most=most)
 
 
 def _peak_of(trainer: TrainerView) -> float:
