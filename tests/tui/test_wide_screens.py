@@ -18,7 +18,7 @@ from gpuscope.tui.widgets.text import Lines
 from gpuscope.wire import frames as f
 from tests.fakes import fleet, jobs, views
 from tests.fakes.asked import AskedSource, gives
-from tests.recordings import REDACTED
+from tests.recordings import REDACTED, SHIPPED
 from tests.tui.pilot import at_the_jobs, feed, in_loop, make_app, until
 from tests.tui.snapshots import text
 from tests.tui.test_hosts_pane import SIX, app_of, settled
@@ -485,6 +485,24 @@ async def test_a_wide_time_tab_says_of_an_undivided_clock_what_the_process_does_
 
 
 @pytest.mark.slow
+@in_loop
+async def test_a_wide_time_tab_has_the_process_below_a_part_of_a_step_and_of_a_hang_both_texts():
+    replay = ReplaySource(SHIPPED / "h200-lab.gsr")
+    replay.pause()
+    replay.seek(74.0)
+    async with GpuscopeApp(Session(replay=replay), "time").run_test(size=LARGE) as pilot:
+        screen = await until(pilot, "─ Compute ─", "─ Process 10630 ─", "The mean of the last 32")
+        own = screen.split("─ Process 10630 ─")[1]
+        for line in ("torch now ", "peak ", "command ", "host "):
+            assert f"│ {line}" in own, "it is whole"
+        await pilot.resize_terminal(*USUAL)
+        await until(pilot, "─ Step breakdown over", absent="─ Process 10630 ─")
+    threads = [{"name": "MainThread", "training": True, "frames": [["/t/data.py", 88, "read"]]}]
+    source = AskedSource(one_that_hangs(), stacks=gives({"threads": threads}))
+    async with GpuscopeApp(Session(source=source), "time").run_test(size=LARGE) as pilot:
+        await until(pilot, "─ Compute ─", "─ Stack of the training thread ─", "read  data.py:88")
+
+
 @in_loop
 async def test_how_the_last_training_went_stays_to_be_seen_after_it_ended():
     replay = ReplaySource(REDACTED.parent / "slow-input-cpu.gsr")

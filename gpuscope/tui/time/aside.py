@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...model.standstill import stands_still
-from ...model.step_time import split_of
 from ...model.time_ledger import TimeLedger
 from ...text import styled
 from ...text.styled import Line
@@ -37,15 +36,14 @@ def aside_lines(
     """Return the title and the lines of the panel, of which a line has ``cells`` cells.
 
     While a trainer hangs it is where it hangs. Without a ``ledger`` it is what is known of its
-    process, unless the row of a part of a step under the cursor has more to say.
+    process.
     """
     if stands_still(trainer) and not session.why_not("stacks"):
         from ..trainer.hung_stack import hung_lines, stack_title
 
         return stack_title(trainer), hung_lines(session, trainer, STACK_ROWS, cells)
     if ledger is None:
-        explained = bool(split_of(trainer)) and len(ranks) == 1
-        return ("", []) if explained else process_lines(session, trainer, cells, glyphs)
+        return process_lines(session, trainer, cells, glyphs)
     on_gpu = any(one.definition.cuda for one in ranks)
     hint: list[Line] = []
     if not session.why_not("look"):

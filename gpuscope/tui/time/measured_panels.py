@@ -55,6 +55,8 @@ class MeasuredPanels(TimePanels):
     """How to get a probe into a trainer, where none has one."""
     _steps_known = False
     """Whether there is a step time to draw."""
+    _explained = False
+    """Whether the row under the cursor has more to say than what stands below its details."""
     _browsed: LiveTable | None = None
     """The list in which the user has moved the cursor since a rank was chosen."""
 
@@ -225,31 +227,54 @@ class MeasuredPanels(TimePanels):
         lanes = lanes_of(self._devices, self._drawn_ranks)
         load, processes, events = self._share_below(max(room - body, 0), lanes)
         body = room - load - processes - events
-        aside = len(self._aside[1]) if not self._more and chart else 0
-        about = self._about_rows() if parts and chart and not self._more and not aside else 0
-        wanted = max(tables + about + (aside + 2 if aside else 0), HIGH_CHART_ROWS)
-        rest = load + body - wanted
-        if chart and load and rest >= min(load, lanes + STRIP_FRAME):  # whole texts come first
-            rest = self._fitted_load(rest)
-            load, body = rest, body + load - rest
+        texts = chart and not self._more
+        aside = len(self._aside[1]) if texts else 0
+        about = self._about_rows() if parts and texts else 0
+        if about and self._explained:
+            aside = 0  # it has what the details leave
+        elif aside:
+            about = 0
+        whole = tables + about + (aside + 2 if aside else 0)
+        more = len(self._aside[1]) + 2 if about and self._aside[1] else 0
+        for wanted in (whole + more, whole):  # whole texts come first
+            rest = load + body - max(wanted, HIGH_CHART_ROWS)
+            if chart and load and rest >= min(load, lanes + STRIP_FRAME):
+                rest = self._fitted_load(rest)
+                load, body = rest, body + load - rest
+                break
         self._body.display = bool(body)
         self._spread(body)
         self._left.display, self._right.display = bool(tables or below_tables), bool(chart)
         self._left.styles.height = self._right.styles.height = "1fr"
         self._left.styles.width = self._left_cells() if chart else "1fr"
         self._place(self._clock, parts)
-        aside = aside if body - tables >= min(aside, LEAST_ASIDE_ROWS) + 2 else 0
-        about = about if body - tables >= about else 0
+        aside, about = self._fitting_texts(body - tables, aside, about, bool(parts and texts))
         fills = steps and not aside and not about and (not below_tables or not self._more)
         self._place(self._steps, "1fr" if fills else steps)
         self._place(self._findings, findings)
-        self._place(self._detail, "1fr" if about or (below_tables and self._more) else 0)
+        left = about if self._explained else body - tables - aside - 2
+        both = min(about, left) if about and aside else 0
+        self._place(self._detail, both or ("1fr" if about or (below_tables and self._more) else 0))
         self._place(self._code, "1fr" if aside else 0)
         self._place(self._beside, 0 if below_tables or not self._more else "1fr")
         self._place(self._chart, (min(chart, body) if not below_tables else "1fr") if chart else 0)
         self._place(self._load, load)
         self._place(self._processes, processes)
         self._place(self._events, events)
+
+    def _fitting_texts(self, room: int, aside: int, about: int, parts: bool) -> tuple[int, int]:
+        """Return the lines of the panel below the details, and the rows of these, that fit.
+
+        One of them is wanted; the other has room only where that leaves it.
+        """
+        aside = aside if room >= min(aside, LEAST_ASIDE_ROWS) + 2 else 0
+        about = about if room >= about else 0
+        known, rows = len(self._aside[1]), self._about_rows() if parts else 0
+        if about and not aside and known and room - about >= min(known, LEAST_ASIDE_ROWS) + 2:
+            aside = known
+        elif aside and not about and rows and room - aside - 2 >= rows:
+            about = rows
+        return aside, about
 
     def _share_measured_narrow(self, room: int, parts: int, steps: int) -> None:
         """Stand one table above, and below it the chart, the load or what a key has chosen."""

@@ -268,6 +268,7 @@ class TimePane(MeasuredPanels):
     ) -> None:
         cells, glyphs = self._left_cells() - HEAD_EDGES, self._detail.tokens.glyphs
         self._aside = aside_lines(self.session, trainer, ranks, ledger, cells, glyphs)
+        self._explained = not stands_still(trainer) and len(ranks) == 1
 
     def _without_ledger(
         self, host: HostView, trainer: TrainerView, ranks: Sequence[TrainerView], subject: Line
