@@ -16,7 +16,7 @@ from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 from tests.fakes.views import GIB, host_row, row, trainer_row
 
-from .test_live import examined, found, named, one, put, severe, text
+from .test_live import found, named, one, put, severe, text
 
 MIB = 1 << 20
 
@@ -160,7 +160,7 @@ def test_on_a_cpu_a_straggler_is_named_once_it_lasts_and_is_as_grave_as_what_it_
         return frames
 
     def straggler(cuda: bool, **more: float) -> list[str]:
-        found = examined(views.store_of(ranks(cuda, **more))).findings
+        found = views.judged(views.store_of(ranks(cuda, **more))).findings
         return [
             one.severity for one in found if one.cause.startswith(("ranks.", "live.communication"))
         ]
@@ -198,7 +198,9 @@ def test_a_rank_whose_gpu_idles_is_late_with_its_launches_and_has_no_more_work(r
             for name, value in readings.items():
                 values[1 + f.DEVICE_COLUMNS.index(name)] = value
     (said,) = [
-        one for one in examined(views.store_of(frames)).findings if one.cause.startswith("ranks.")
+        one
+        for one in views.judged(views.store_of(frames)).findings
+        if one.cause.startswith("ranks.")
     ]
     assert said.cause == cause
     assert (said.severity == "warning") == (cause == "ranks.straggler")

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from gpuscope.doctor import live
 from gpuscope.doctor.finding import Finding
 from gpuscope.model.input_cure import Waiting
 from gpuscope.wire import frames as f
@@ -51,9 +50,7 @@ def advised(
     known = {name: value for name, value in facts.items() if value is not None}
     minute = {"m": 1_000_000_000, "seconds": 60.0, "steps": 600, "looks": 0, "rows": [], **known}
     store.remember(SOURCE, host.trainers[0].id, "time", {"minutes": [minute]})
-    host = views.host_in(store)
-    found = live.examine(host, lambda *of: store.history(SOURCE, *of)).findings
-    return next(one for one in found if one.cause == "live.input_bound")
+    return next(one for one in views.judged(store).findings if one.cause == "live.input_bound")
 
 
 def test_hugging_faces_trainer_is_given_its_own_option_for_workers():

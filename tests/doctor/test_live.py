@@ -11,16 +11,14 @@ from random import Random
 
 import pytest
 
-from gpuscope.doctor import live, table
-from gpuscope.doctor.finding import Finding, Report
+from gpuscope.doctor import table
+from gpuscope.doctor.finding import Finding
 from gpuscope.doctor.order import rank
-from gpuscope.store.store import Store
 from gpuscope.wire import frames as f
 from tests.fakes import clocks, jobs, memories, views
 from tests.fakes.cases import each
 from tests.fakes.views import (
     GIB,
-    SOURCE,
     TOTAL,
     allocator_row,
     device_row,
@@ -31,15 +29,8 @@ from tests.fakes.views import (
 )
 
 
-def examined(store: Store, pids: set[int] | None = None) -> Report:
-    host = views.host_in(store)
-    return live.examine(
-        host, lambda entity, column, s: store.history(SOURCE, entity, column, s), pids
-    )
-
-
 def found(frames: list[f.Frame]) -> list[Finding]:
-    return rank(examined(views.store_of(frames)).findings)
+    return rank(views.judged(views.store_of(frames)).findings)
 
 
 def named(frames: list[f.Frame], pitfall: str) -> Finding:
@@ -163,7 +154,7 @@ def test_a_job_whose_readings_are_all_unknown_is_left_open_and_not_judged():
             h=[row("h", 0)],
         )
     )
-    report = examined(views.store_of(frames))
+    report = views.judged(views.store_of(frames))
     assert report.findings == ()
     assert {one.pitfall for one in report.abstained} == {"detach-loss-accumulation"}
     assert report.examined == ("train.py (pid 48201)", "GPU 0")
@@ -284,7 +275,7 @@ def test_a_thread_that_waits_while_the_gpu_works_is_not_input_bound():
     assert "saves at most 62 % of each step with 8 workers" in thin.effect.text, (
         "what the wait takes while a kernel runs is not to be won"
     )
-    report = examined(
+    report = views.judged(
         views.store_of(one(device={"sm_active_percent": None}, loader_wait_seconds=0.3))
     )
     assert "num-workers" in {one.pitfall for one in report.abstained}
@@ -472,5 +463,5 @@ def test_the_host_short_of_memory_is_a_warning_and_names_the_largest():
 
 def test_only_the_job_that_is_asked_for():
     store = views.store_of(views.crowd())
-    assert examined(store, {48223}).examined == ("train3.py (pid 48223)", "GPU 3")
-    assert len(examined(store).examined) == 8 + 1, "and the GPUs"
+    assert views.judged(store, {48223}).examined == ("train3.py (pid 48223)", "GPU 3")
+    assert len(views.judged(store).examined) == 8 + 1, "and the GPUs"

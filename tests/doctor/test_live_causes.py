@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuscope.doctor import live, table
+from gpuscope.doctor import table
 from gpuscope.doctor.finding import Finding
 from gpuscope.doctor.live_causes import FINDINGS, MIN_LOOKS
 from gpuscope.doctor.live_scene import WORDINGS
@@ -77,11 +77,7 @@ def found(
     store.remember(SOURCE, host.trainers[0].id, "time", {"minutes": [minute]})
     if not cuda:
         store.remember(SOURCE, host.trainers[0].id, "look", clocks.LOOK)
-    host = views.host_in(store)
-    report = live.examine(
-        host, lambda entity, column, seconds: store.history(SOURCE, entity, column, seconds)
-    )
-    return rank(one for one in report.findings if one.pitfall in PAUSE_IDS)
+    return rank(one for one in views.judged(store).findings if one.pitfall in PAUSE_IDS)
 
 
 @pytest.mark.parametrize("name", [*PAUSES, "release"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuscope.doctor import live, report, table
+from gpuscope.doctor import report, table
 from gpuscope.doctor.finding import Finding
 from gpuscope.doctor.look_evidence import cure_of
 from gpuscope.doctor.order import rank
@@ -108,11 +108,7 @@ def found(
         **(facts or {}),
     }
     store.remember(SOURCE, host.trainers[0].id, "time", {"minutes": [minute], "look": look})
-    host = views.host_in(store)
-    said = live.examine(
-        host, lambda entity, column, seconds: store.history(SOURCE, entity, column, seconds)
-    )
-    return rank(one for one in said.findings if one.pitfall in LOOKED)
+    return rank(one for one in views.judged(store).findings if one.pitfall in LOOKED)
 
 
 CASES = {

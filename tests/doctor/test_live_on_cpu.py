@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pytest
 
-from gpuscope.doctor import live, table
+from gpuscope.doctor import table
 from gpuscope.doctor.finding import Finding, Fix
 from gpuscope.doctor.live_causes import FINDINGS
 from gpuscope.doctor.live_scene import WORDINGS
@@ -18,7 +18,6 @@ from gpuscope.wire.recording import RecordingReader
 from tests.doctor import test_live_causes
 from tests.doctor.test_live import one
 from tests.fakes import jobs, views
-from tests.fakes.views import SOURCE
 from tests.recordings import REDACTED
 
 RECORDING = REDACTED.parent / "slow-input-cpu.gsr"
@@ -52,8 +51,7 @@ def on_a_cpu(frames: list[f.Frame]) -> list[f.Frame]:
 
 
 def examined(store: Store) -> list[Finding]:
-    host = views.host_in(store)
-    return list(live.examine(host, lambda *of: store.history(SOURCE, *of)).findings)
+    return list(views.judged(store).findings)
 
 
 def words_of_fix(fix: Fix) -> str:

@@ -11,11 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from gpuscope.store.store import Store
 from gpuscope.store.view import HistoryOf, HostView, Link
 from gpuscope.text.styled import Line
 from gpuscope.wire import frames as f
+
+if TYPE_CHECKING:
+    from gpuscope.doctor.finding import Report
 
 END = 10_000.0
 WALL = 1_790_000_000.0
@@ -407,6 +411,13 @@ def seen(frames: list[f.Frame]) -> tuple[HostView, HistoryOf]:
     """The host of such a store, and its histories."""
     store = store_of(frames)
     return host_in(store), partial(store.history, SOURCE)
+
+
+def judged(store: Store, pids: set[int] | None = None) -> Report:
+    """What the doctor says of the host of a store."""
+    from gpuscope.doctor import live
+
+    return live.examine(host_in(store), partial(store.history, SOURCE), pids)
 
 
 def host_of(frames: list[f.Frame]) -> HostView:

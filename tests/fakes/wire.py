@@ -101,6 +101,28 @@ def sample(q: int, **changes: Any) -> Sample:
     return Sample(q, m, **{**values, **changes})
 
 
+def session(
+    seconds: int = 10, key_every: int = 4, ends: bool = False
+) -> list[tuple[float, frames.Frame]]:
+    """Frames of a session with their times: two samples a second, and key frames.
+
+    With ``ends`` the second trainer ends at 15.25 s.
+    """
+    said: list[tuple[float, frames.Frame]] = [(0.0, hello()), *((0.0, d) for d in definitions())]
+    ended: set[int] = set()
+    for q in range(1, seconds * 2):
+        if q % (key_every * 2) == 0:
+            alive = [d for d in definitions() if d.id not in ended]
+            moment = 100 * SECOND + q * SECOND // 2
+            said.append((q / 2, frames.Key(q, moment, 1_000_000.0 + q / 2, len(alive))))
+            said.extend((q / 2, d) for d in alive)
+        said.append((q / 2, sample(q)))
+        if ends and q == 30:
+            said.append((15.25, frames.Event(4, "gone", 115 * SECOND, "ended")))
+            ended = {4, 6, 7, 10}
+    return said
+
+
 # ── every frame there can be ──────────────────────────────────────────────────────────────────────
 
 INTS = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,30 +19,16 @@ from gpuscope.store.source import AgentSource, SourceError
 from gpuscope.store.store import Store
 from gpuscope.store.view import HostView, Link
 from gpuscope.wire.codec import encode
-from gpuscope.wire.frames import Event, Frame, Key
+from gpuscope.wire.frames import Frame
 from gpuscope.wire.recording import RecordingError, RecordingReader, RecordingWriter
-from tests.fakes.wire import SECOND, definitions, heard, hello, sample
+from tests.fakes import wire
+from tests.fakes.wire import heard
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE = 15.0
 
 
-def session(seconds: int, key_every: int = 10) -> list[tuple[float, Frame]]:
-    """Two samples a second; the second trainer ends at 15.25 s."""
-    said: list[tuple[float, Frame]] = [(0.0, hello()), *((0.0, d) for d in definitions())]
-    ended: set[int] = set()
-    for q in range(1, seconds * 2):
-        if q % (key_every * 2) == 0:
-            alive = [d for d in definitions() if d.id not in ended]
-            said.append(
-                (q / 2, Key(q, 100 * SECOND + q * SECOND // 2, 1_000_000.0 + q / 2, len(alive)))
-            )
-            said.extend((q / 2, d) for d in alive)
-        said.append((q / 2, sample(q)))
-        if q == 30:
-            said.append((15.25, Event(4, "gone", 115 * SECOND, "ended")))
-            ended = {4, 6, 7, 10}
-    return said
+session = partial(wire.session, key_every=10, ends=True)
 
 
 def written(path: Path, *sessions: list[tuple[float, Frame]]) -> Path:

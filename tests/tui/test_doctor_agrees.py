@@ -38,9 +38,7 @@ def told(frames: list[f.Frame]) -> tuple[HostView, dict[str, Finding], str, str]
     """
     store = views.store_of(frames)
     host = views.host_in(store)
-    report = live.examine(
-        host, lambda entity, column, s: store.history(views.SOURCE, entity, column, s)
-    )
+    report = views.judged(store)
     verdict = judge(host, host.devices[0])
     notes = " ".join(text for note in job_lines(host)[0].notes for text, _ in note)
     worst = {finding.cause: finding for finding in reversed(rank(report.findings))}
@@ -214,9 +212,7 @@ def test_growth_has_the_same_weight_in_a_jobs_line(slope, eta):
 def test_no_device_is_called_input_bound_that_the_doctor_leaves_in_peace(kind):
     store = views.store_of(kind())
     host = views.host_in(store)
-    report = live.examine(
-        host, lambda entity, column, s: store.history(views.SOURCE, entity, column, s)
-    )
+    report = views.judged(store)
     named = {finding.where for finding in report.findings if finding.cause == "live.input_bound"}
     for device in host.devices:
         if judge(host, device).word == "input-bound":

@@ -14,26 +14,12 @@ import pytest
 
 from gpuscope.wire import recording
 from gpuscope.wire.codec import decode, encode
-from gpuscope.wire.frames import Bye, Event, Frame, Hello, Key, Progress, Sample
+from gpuscope.wire.frames import Bye, Event, Frame, Hello, Progress, Sample
 from gpuscope.wire.recording import RecordingError, RecordingReader, RecordingWriter
 from tests.fakes import pythons
-from tests.fakes.wire import SECOND, definitions, hello, sample
+from tests.fakes.wire import SECOND, sample, session
 
 ROOT = Path(__file__).parent.parent.parent
-
-
-def session(seconds: int = 10, key_every: int = 4) -> list[tuple[float, Frame]]:
-    """Frames of a session with their times: hello, definitions, samples, key frames."""
-    said: list[tuple[float, Frame]] = [(0.0, hello()), *((0.0, d) for d in definitions())]
-    for q in range(1, seconds * 2):
-        at = q / 2
-        if q % (key_every * 2) == 0:
-            said.append(
-                (at, Key(q, 100 * SECOND + q * SECOND // 2, 1_000_000.0 + at, len(definitions())))
-            )
-            said.extend((at, d) for d in definitions())
-        said.append((at, sample(q)))
-    return said
 
 
 @pytest.fixture
