@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gzip
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gpuscope.model.allocator_settings import DEFAULT, AllocatorSettings
 from gpuscope.predict.allocator import TraceRun
-from gpuscope.predict.allocator_blocks import FREE, PENDING, Block
+from gpuscope.predict.allocator_blocks import FREE, PENDING, UNMAPPED, Block
 from gpuscope.predict.allocator_engine import Engine
 from gpuscope.predict.trace import Trace
 from gpuscope.snapshot.columns import CODES
@@ -17,6 +18,40 @@ from gpuscope.snapshot.history import HeldSegment, History
 
 Entry = tuple[str, int, int, int]
 """Action, address (of an oom: what was free), size, stream."""
+
+
+def segments_of(
+    held: Sequence[Block | None], sizes: Sequence[int], engine: Engine
+) -> list[HeldSegment]:
+    """Return the segments of an allocator that holds these blocks, of so many requested bytes."""
+    requested = {id(one): sizes[number] for number, one in enumerate(held) if one is not None}
+    heads: dict[int, Block] = {}
+    for one in [*held, *(block for shelf in engine.shelves.values() for block in shelf)]:
+        block = one
+        while block is not None and block.prev is not None:
+            block = block.prev
+        if block is not None:
+            heads[block.address] = block
+    segments = []
+    for _, head in sorted(heads.items()):
+        block, segment = head, None
+        while block is not None:
+            if block.state == UNMAPPED:
+                segment = None
+            else:
+                if segment is None:
+                    shelf = block.shelf
+                    segment = HeldSegment(
+                        block.address, 0, shelf.stream, not shelf.small, bool(block.grown), ""
+                    )
+                    segments.append(segment)
+                segment.size += block.size
+                if block.state != FREE:
+                    segment.blocks.append(
+                        (block.address, block.size, requested[id(block)], block.state == PENDING)
+                    )
+            block = block.next
+    return segments
 
 
 class Recorder:
@@ -67,32 +102,7 @@ class Recorder:
         return self
 
     def segments(self) -> list[HeldSegment]:
-        heads: dict[int, Block] = {}
-        for block in [one for one in self.run.held if one is not None] + [
-            one for shelf in self.engine.shelves.values() for one in shelf
-        ]:
-            while block.prev is not None:
-                block = block.prev
-            heads[block.address] = block
-        found = []
-        requested = {
-            id(one): self.trace.sizes[number]
-            for number, one in enumerate(self.run.held)
-            if one is not None
-        }
-        for _, head in sorted(heads.items()):
-            segment = HeldSegment(
-                head.address, 0, head.shelf.stream, not head.shelf.small, False, ""
-            )
-            one: Block | None = head
-            while one is not None:
-                if one.state != FREE:
-                    blocks = (one.address, one.size, requested[id(one)], one.state == PENDING)
-                    segment.blocks.append(blocks)
-                segment.size += one.size
-                one = one.next
-            found.append(segment)
-        return found
+        return segments_of(self.run.held, self.trace.sizes, self.engine)
 
     def history(self, last: int | None = None) -> History:
         """With ``last``: of a ring that keeps so many entries."""

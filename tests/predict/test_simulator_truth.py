@@ -18,7 +18,6 @@ from bench.predict.allocator_workloads import as_trace, workloads
 from gpuscope.model.allocator_settings import AllocatorSettings, read
 from gpuscope.model.allocator_settings import recorded as settings_of
 from gpuscope.predict.allocator import simulate
-from gpuscope.predict.allocator_blocks import LIVE, UNMAPPED
 from gpuscope.predict.replay import replay, replay_device
 from gpuscope.predict.replay_events import RecordedTrace, recorded
 from gpuscope.predict.replay_run import played
@@ -27,6 +26,7 @@ from gpuscope.snapshot.history import HeldSegment, History
 from gpuscope.snapshot.reader import open_snapshot
 from gpuscope.snapshot.record import pairs
 
+from .histories import segments_of
 from .recorded_history import history_of
 from .traces import MIB
 
@@ -77,36 +77,7 @@ def segments_at_the_end(path: Path) -> list[HeldSegment]:
     """
     found, settings = opened(path)
     run = played(found, settings)
-    requested = {
-        id(block): found.trace.sizes[number]
-        for number, block in enumerate(run.held)
-        if block is not None
-    }
-    heads = {}
-    for one in [*run.held, *(block for shelf in run.engine.shelves.values() for block in shelf)]:
-        block = one
-        while block is not None and block.prev is not None:
-            block = block.prev
-        if block is not None:
-            heads[block.address] = block
-    segments = []
-    for _, head in sorted(heads.items()):
-        block, segment = head, None
-        while block is not None:
-            if block.state == UNMAPPED:
-                segment = None
-            else:
-                if segment is None:
-                    shelf = block.shelf
-                    segment = HeldSegment(
-                        block.address, 0, shelf.stream, not shelf.small, bool(block.grown), ""
-                    )
-                    segments.append(segment)
-                segment.size += block.size
-                if block.state == LIVE:
-                    segment.blocks.append((block.address, block.size, requested[id(block)], False))
-            block = block.next
-    return segments
+    return segments_of(run.held, found.trace.sizes, run.engine)
 
 
 @pytest.mark.parametrize("path", TRACES[1::3], ids=lambda path: path.stem)
