@@ -14,9 +14,7 @@ from gpuscope.doctor.live_syncs import won_by_one_sync
 from gpuscope.doctor.order import rank
 from gpuscope.model.time_cause import BARS, PAUSES, SETTINGS, WORDS
 from gpuscope.model.time_causes import won_while_idle
-from gpuscope.wire import frames as f
 from tests.fakes import clocks, views
-from tests.fakes.views import SOURCE, allocator_row, device_row, host_row, trainer, trainer_row
 
 PAUSE_IDS = {"ddp-no-sync", "dynamic-shapes-recompile", "debug-settings"} | {
     "checkpoint-pause",
@@ -42,41 +40,17 @@ def found(
 
     Without ``cuda`` it trains on the CPU, and has a look at a device that it does not use.
     """
-    out: list[f.Frame] = [
-        views.hello(),
-        views.host_def(),
-        views.gpu(0),
-        *trainer(48201, 0, 1, "ada", True, "job-1"),
-    ]
-    for one in out:
-        if isinstance(one, f.Def) and one.trainer is not None:
-            one.trainer.framework = framework
-    if not cuda:
-        out = [one for one in out if getattr(one, "alloc", None) is None]
-        for one in out:
-            if isinstance(one, f.Def) and one.trainer is not None:
-                one.trainer.cuda = False
-    for q, at, _ in views.ticks(30.0):
-        sample = f.Sample(q, int(at * 1e9), h=[host_row()])
-        sample.g = [device_row(0, 60.0, load)]
-        sample.t = [trainer_row(1, 4000 + q, 0.1, communication_seconds=0.06)]
-        sample.a = [allocator_row(1, 40.0, 59.0, 5.0)]
-        out.append(sample)
-    store = views.store_of(out)
-    host = views.host_in(store)
-    rows: dict[str, float] = {**shares, "forward": 1 - sum(shares.values())}
-    minute: dict[str, Any] = {
-        "m": 1_000_000_000,
-        "seconds": 60.0,
-        "steps": steps,
-        "looks": looks,
-        "rows": [[name, 60 * share, round(looks * share)] for name, share in rows.items()],
-        "places": [[name, f"train.py:7 {name}", 60 * share] for name, share in rows.items()],
-        **dict(more),
-    }
-    store.remember(SOURCE, host.trainers[0].id, "time", {"minutes": [minute]})
-    if not cuda:
-        store.remember(SOURCE, host.trainers[0].id, "look", clocks.LOOK)
+    places = [[name, f"train.py:7 {name}", 60 * share] for name, share in shares.items()]
+    minute = clocks.rows_of(shares, steps, looks) | {"places": places} | dict(more)
+    store = clocks.one_trainer(
+        minute,
+        0.1,
+        load,
+        cuda=cuda,
+        look=None if cuda else clocks.LOOK,
+        framework=framework,
+        communication_seconds=0.06,
+    )
     return rank(one for one in views.judged(store).findings if one.pitfall in PAUSE_IDS)
 
 

@@ -11,9 +11,7 @@ from gpuscope.doctor.finding import Finding
 from gpuscope.doctor.look_evidence import cure_of
 from gpuscope.doctor.order import rank
 from gpuscope.model.look import classes
-from gpuscope.wire import frames as f
-from tests.fakes import views
-from tests.fakes.views import SOURCE, allocator_row, device_row, host_row, trainer, trainer_row
+from tests.fakes import clocks, views
 
 KERNELS = {
     "products-plain": "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_ffma_cublas",
@@ -79,35 +77,8 @@ def found(
     load: float = 97.0,
 ) -> list[Finding]:
     """One trainer on one card that was looked at, of whose minute pauses took these shares."""
-    gpu = views.gpu(0)
-    assert gpu.gpu is not None
-    gpu.gpu.compute_capability = card
-    out: list[f.Frame] = [
-        views.hello(),
-        views.host_def(),
-        gpu,
-        *trainer(48201, 0, 1, "ada", True, "job-1"),
-    ]
-    for q, at, wall in views.ticks(30.0):
-        sample = f.Sample(q, int(at * 1e9), t=wall, h=[host_row()])
-        sample.g = [device_row(0, used, load)]
-        sample.t = [trainer_row(1, 4000 + q, 0.025)]
-        sample.a = [allocator_row(1, 40.0, 59.0, 5.0)]
-        out.append(sample)
-    store = views.store_of(out)
-    host = views.host_in(store)
-    taken = pauses or {}
-    rows = {**taken, "forward": 1 - sum(taken.values())}
-    minute: dict[str, Any] = {
-        "m": 1_000_000_000,
-        "seconds": 60.0,
-        "steps": 2400,
-        "looks": 300,
-        "rows": [[name, 60 * share, round(300 * share)] for name, share in rows.items()],
-        "places": [],
-        **(facts or {}),
-    }
-    store.remember(SOURCE, host.trainers[0].id, "time", {"minutes": [minute], "look": look})
+    minute = clocks.rows_of(pauses or {}, 2400) | {"places": []} | (facts or {})
+    store = clocks.one_trainer(minute, 0.025, load, used, card, look=look)
     return rank(one for one in views.judged(store).findings if one.pitfall in LOOKED)
 
 

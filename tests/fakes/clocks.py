@@ -5,8 +5,10 @@ Nothing here is measured.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from gpuscope.store.store import Store
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 
@@ -46,6 +48,50 @@ def minute(entity: int, number: int, count: int = 10, steps: int = 64, **more: f
         "rows": rows, "places": places,
     }  # fmt: skip
     return f.Event(entity, "time", int((began + 60) * 1e9), "", data)
+
+
+def rows_of(shares: Mapping[str, float], steps: int, looks: int = 300) -> dict[str, Any]:
+    """A minute as a probe tells it: ``shares`` of it went into rows, the rest into forward."""
+    whole = {**shares, "forward": 1 - sum(shares.values())}
+    rows = [[name, 60 * share, round(looks * share)] for name, share in whole.items()]
+    return {"m": 1_000_000_000, "seconds": 60.0, "steps": steps, "looks": looks, "rows": rows}
+
+
+def one_trainer(
+    minute: Mapping[str, Any],
+    step_seconds: float,
+    load: float = 97.0,
+    used: float = 60.0,
+    card: str = "",
+    cuda: bool = True,
+    look: Mapping[str, Any] | None = None,
+    framework: str | None = None,
+    **row: f.Scalar,
+) -> Store:
+    """Half a minute of one trainer on one GPU, or beside it, with a minute of its ledger."""
+    gpu = views.gpu(0)
+    if card and gpu.gpu is not None:
+        gpu.gpu.compute_capability = card
+    known = [gpu, *views.trainer(48201, 0, 1, "ada", True, "job-1")]
+    if not cuda:
+        known = [one for one in known if one.alloc is None]
+    for one in known:
+        if one.trainer is not None:
+            one.trainer.framework = framework
+            one.trainer.cuda = one.trainer.cuda and cuda
+    said: list[f.Frame] = [views.hello(), views.host_def(), *known]
+    for q, at, _ in views.ticks(30.0):
+        sample = f.Sample(q, int(at * 1e9), h=[views.host_row()])
+        sample.g = [views.device_row(0, used, load)]
+        sample.t = [views.trainer_row(1, 4000 + q, step_seconds, **row)]
+        sample.a = [views.allocator_row(1, 40.0, 59.0, 5.0)]
+        said.append(sample)
+    store = views.store_of(said)
+    trainer = views.host_in(store).trainers[0].id
+    store.remember(views.SOURCE, trainer, "time", {"minutes": [dict(minute)]})
+    if look is not None:
+        store.remember(views.SOURCE, trainer, "look", look)
+    return store
 
 
 def of_ranks(count: int = 4, minutes: int = 10, slow: int | None = 2) -> list[f.Frame]:
