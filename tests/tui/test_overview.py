@@ -742,3 +742,23 @@ async def test_charts_beside_each_other_end_at_the_same_moment(size):
             assert len(drawn) > 1
             seen |= ends
         assert len(seen) > 1, "time went on and the charts were drawn again"
+
+
+@in_loop
+async def test_a_strip_names_the_same_load_as_the_table_with_every_sample():
+    """Its course moves less often, and its figure with each of them."""
+    app = make_app(jobs.ranks(4))
+    async with app.run_test(size=USUAL) as pilot:
+        await until(pilot, "GPU utilisation", "95 %")
+        for second in range(1, 6):
+            load = 10.0 + 7 * second
+            sample = f.Sample(9000 + second, int((views.END + second) * 1e9), h=[views.host_row()])
+            sample.g = [views.device_row(at, 40.0, load) for at in range(4)]
+            feed(app, sample)
+            screen = await until(pilot, f" {load:.0f} % ")
+            table, strip = (
+                next(line for line in screen.splitlines() if mark in line)
+                for mark in ("│ ▸   0 ", "│ GPU 0 ")
+            )
+            assert f" {load:.0f} %" in table
+            assert f" {load:.0f} %" in strip, screen

@@ -231,7 +231,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         if wait == 0:
             self._charts.drawn(now, moment)
             self.pane.show_charts(host)
-        elif wait < math.inf and self._charts_timer is None:
+            return
+        self.pane.show_figures(host)
+        if wait < math.inf and self._charts_timer is None:
             # the last picture of a burst gets its charts too
             self._charts_timer = self.set_timer(wait, self._draw_late)
 

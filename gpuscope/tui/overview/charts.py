@@ -38,6 +38,8 @@ MOST_CURVES = 4
 MOST_HIGH_ROWS = 24
 """Of the first row of charts where the job below it has no use for more."""
 
+FIGURES = ("strips", "few strips", "trends")
+"""The charts that name the value of now."""
 AS_IN_GPUS = "as in GPUs"
 """In place of a legend that does not fit."""
 NO_TRAINER = "no trainer with a probe"
@@ -113,6 +115,10 @@ class Charts(Vertical):
         self._kinds: list[tuple[str, ...]] = []
         self._made: dict[str, Any] = {}
         self._drawn: tuple[object, ...] = ()
+        self._end: tuple[float | None, float | None] = (None, None)
+        """Where the charts end: the moment, and its wall clock where that is not now."""
+        self._moment: float | None = None
+        """That of the figures."""
         self._height_set: tuple[object, int] = ("1fr", 0)
 
     def on_mount(self) -> None:
@@ -171,8 +177,29 @@ class Charts(Vertical):
             host.key,
         )
         if self.window > WINDOW_SECONDS and key == self._drawn:
+            self.show_figures(host, device)
             return
-        self._drawn, self._span = key, self._fitted(host)
+        self._drawn, self._span, self._moment = key, self._fitted(host), None
+        self._end = host.sampled_seconds, clock_at(self.session, host)
+        self.show_figures(host, device)
+        for kind, chart in self._made.items():
+            if kind == "brief":
+                chart.show(host, self.job, self._span, clock_at(self.session, host))
+                self._set_heights()
+            elif kind == "vram" and device is not None:
+                self._show_vram(chart, host, device)
+            elif kind not in ("vram", *FIGURES):
+                self._show_lines(kind, chart, host, device)
+
+    def show_figures(self, host: HostView, device: DeviceView | None) -> None:
+        """Draw the charts that name the value of now with each of its samples: so does a table.
+
+        Their courses end where those of the other charts do.
+        """
+        moment, end = host.sampled_seconds, self._end[0]
+        if moment == self._moment or moment is None or end is None or moment < end:
+            return
+        self._moment, device = moment, _with_readings(host, device)
         for kind, chart in self._made.items():
             if kind == "strips":
                 self._show_strips(chart, host)
@@ -180,13 +207,6 @@ class Charts(Vertical):
                 self._show_few_strips(chart, host, device)
             elif kind == "trends":
                 self._show_trends(chart, host, device)
-            elif kind == "brief":
-                chart.show(host, self.job, self._span, clock_at(self.session, host))
-                self._set_heights()
-            elif kind == "vram" and device is not None:
-                self._show_vram(chart, host, device)
-            elif kind != "vram":
-                self._show_lines(kind, chart, host, device)
 
     def show_job(self, host: HostView) -> None:
         """Bring the texts about the job up to date, which are no charts: they come with numbers."""
@@ -234,7 +254,7 @@ class Charts(Vertical):
         parts = max(min(rows // (2 * len(host.devices)), len(LOADS)), 1)
         lanes = gpu_lanes(self.session.history, host, host.devices, self._span, parts)
         set_title(chart, f"GPU utilisation{self._over}")
-        chart.show(lanes, self._span, host.sampled_seconds, clock_at(self.session, host))
+        chart.show(lanes, self._span, *self._end)
 
     def _show_few_strips(self, chart: Any, host: HostView, device: DeviceView) -> None:
         """Show the load of the device under the cursor, the mean, and the least of the busy ones.
@@ -260,7 +280,7 @@ class Charts(Vertical):
         lanes.insert(1, Lane(f"mean of {len(sound)}", mean))
         set_title(chart, f"GPU utilisation{self._over}")
         shown = lanes[: max(chart.size.height - AXIS_ROWS, 1)]
-        chart.show(shown, self._span, host.sampled_seconds, clock_at(self.session, host))
+        chart.show(shown, self._span, *self._end)
 
     def _show_trends(self, chart: Any, host: HostView, device: DeviceView | None) -> None:
         from ..shared.host_trends import (
@@ -279,7 +299,7 @@ class Charts(Vertical):
         if chart.size.height >= ROOMY_TREND_ROWS * len(trends):
             trends += more_host_readings(self.session, host, self._span)
         set_title(chart, f"Last {window_text(self._span)}")
-        chart.show(trends, self._span, host.sampled_seconds, clock_at(self.session, host))
+        chart.show(trends, self._span, *self._end)
 
     def _show_vram(self, chart: Any, host: HostView, device: DeviceView) -> None:
         from ..charts.chart_series import device_layers

@@ -284,6 +284,10 @@ class OverviewPane(Pane):
         self._charts.job = line.key if (line := self._jobs.current) is not None else ""
         self._charts.show(host, self.highlighted(host))
 
+    def show_figures(self, host: HostView) -> None:
+        if self._charts is not None and self._charts.is_mounted and self._charts.display:
+            self._charts.show_figures(host, self.highlighted(host))
+
     def highlighted(self, host: HostView) -> DeviceView | None:
         """Return the device under the cursor."""
         key = self._devices.cursor_key

@@ -366,6 +366,7 @@ class TimePane(MeasuredPanels):
             self._zoomed,
         )
         if charted == self._charted:
+            self.show_figures(host)
             return
         self._charted = charted
         if trainer is None or not self._has_ledger:
@@ -376,6 +377,17 @@ class TimePane(MeasuredPanels):
             self._draw_steps(found, window, now, clock)
         window = self._zoomed or window_of(self.session, host, trainer)
         self._draw_load(host, window, now, clock)
+
+    def show_figures(self, host: HostView) -> None:
+        trainer = self.chosen(host)
+        if not self._charted or not self._right.is_mounted:
+            return  # they are drawn with the others first
+        window, now = window_of(self.session, host, trainer), host.sampled_seconds
+        window, clock = self._zoomed or window, clock_at(self.session, host)
+        if self._load.display and (trainer is None or trainer.gone is None):
+            self._draw_load(host, window, now, clock)
+        if self._chart is self._lines and self._lines.display and not self._has_ledger:
+            self._draw_ranks(window, now, clock)
 
     def fit_to(self, width: int, height: int) -> None:
         self._drawn = self._charted = ()

@@ -157,6 +157,7 @@ class JobCharts(Grid):
         self._order: Sequence[str] = CALM
         self._arranged: list[list[str]] = [[]]
         self._drawn: object = None
+        self._moment: float | None = None
         self._events_rows = 0
         self._seconds, self._moving = WINDOWS[USUAL_WINDOW], False
         self._memory_moves = False
@@ -323,6 +324,9 @@ class JobCharts(Grid):
             self.app.theme,
             len(host.marks),
         )
+        if key != self._drawn or now != self._moment:  # a table above names the same values
+            self._moment = now
+            self._draw_figures(host, trainer, window, clock)
         if key == self._drawn:
             return
         self._drawn = key
@@ -334,6 +338,11 @@ class JobCharts(Grid):
             draw_pace(self._pace, self.session, host, trainer, window, clock)
         if self._memory.display:
             self._draw_memory(host, trainer, window, clock)
+
+    def _draw_figures(
+        self, host: HostView, trainer: TrainerView, window: float, clock: float | None
+    ) -> None:
+        """Draw the charts that name the value of now."""
         if "load" in self.shown:
             lines = [line for line in self._arranged if not {*line} <= {*TEXTS}]
             below = self._events_rows if len(lines) < len(self._arranged) else 0

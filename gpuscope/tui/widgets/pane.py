@@ -42,6 +42,12 @@ class Pane(Vertical):
     def show_charts(self, host: HostView) -> None:
         """Draw the histories."""
 
+    def show_figures(self, host: HostView) -> None:
+        """Draw the charts again that name the value of now, which tables beside them name too.
+
+        The others wait for :meth:`show_charts`.
+        """
+
     def show_findings(self) -> None:
         """Show new findings of the doctor."""
 
