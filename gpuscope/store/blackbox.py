@@ -254,19 +254,9 @@ class _Stream:
             self.lines.append(Line(0, self._at, codec.encode(frame).rstrip()))
 
 
-def _wire_lines(data: bytes, nonce: bytes) -> Iterator[bytes]:
-    """Yield the whole lines in the order in which they were written."""
-    records: dict[int, dict[int, bytes]] = {}
-    parts_of: dict[int, int] = {}
-    for at in range(boxes.SLOTS_OFFSET, min(len(data), boxes.FILE_BYTES), boxes.SLOT_BYTES):
-        found = boxes.read_slot(nonce, data[at : at + boxes.SLOT_BYTES])
-        if found is not None:
-            record, part, parts, payload = found
-            records.setdefault(record, {})[part] = payload
-            parts_of[record] = parts
-    for record in sorted(records):
-        if len(records[record]) == parts_of[record]:
-            yield b"".join(records[record][part] for part in sorted(records[record])).rstrip(b"\n")
+def _wire_lines(data: bytes, nonce: bytes) -> list[bytes]:
+    """Return the whole lines in the order in which they were written."""
+    return [line for _, line in sorted(_lines_in_file_order(data, nonce))]
 
 
 def last_words(path: str | Path) -> dict[str, Any] | None:
@@ -294,7 +284,7 @@ def trainer_of(path: str | Path) -> TrainerDef | None:
         nonce = bytes.fromhex(about["nonce"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    for line in _lines_in_file_order(data, nonce):
+    for _, line in _lines_in_file_order(data, nonce):
         if b'"trainer":{' in line:
             with contextlib.suppress(codec.WireError):
                 trainer = getattr(codec.decode(line), "trainer", None)
@@ -303,8 +293,8 @@ def trainer_of(path: str | Path) -> TrainerDef | None:
     return None
 
 
-def _lines_in_file_order(data: bytes, nonce: bytes) -> Iterator[bytes]:
-    """Yield lines in the order in which they become whole in the file."""
+def _lines_in_file_order(data: bytes, nonce: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield lines with their numbers, in the order in which they become whole in the file."""
     records: dict[int, dict[int, bytes]] = {}
     for at in range(boxes.SLOTS_OFFSET, min(len(data), boxes.FILE_BYTES), boxes.SLOT_BYTES):
         found = boxes.read_slot(nonce, data[at : at + boxes.SLOT_BYTES])
@@ -313,7 +303,8 @@ def _lines_in_file_order(data: bytes, nonce: bytes) -> Iterator[bytes]:
             parts = records.setdefault(record, {})
             parts[part] = payload
             if len(parts) == count:
-                yield b"".join(parts[number] for number in sorted(parts)).rstrip(b"\n")
+                line = b"".join(parts[number] for number in sorted(parts))
+                yield record, line.rstrip(b"\n")
 
 
 def _content(path: Path) -> bytes:

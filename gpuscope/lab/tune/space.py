@@ -96,12 +96,19 @@ def _named(start: Start) -> Iterator[Change]:
         for value in values:
             if value == getattr(start.config, name) or (name == "batch" and value == start.batch):
                 continue
-            if name == "batch" and isinstance(value, int) and not start.limits.free_batch:
-                total = start.batch * start.config.accumulate
-                if total % value == 0:
-                    yield {"batch": value, "accumulate": total // value}
+            if name == "batch" and isinstance(value, int):
+                yield from _of_size(start, value)
             else:
                 yield {name: value}
+
+
+def _of_size(start: Start, size: int) -> Iterator[Change]:
+    """Yield the change to a micro-batch; the effective batch stays unless it is free."""
+    total = start.batch * start.config.accumulate
+    if start.limits.free_batch:
+        yield {"batch": size}
+    elif total % size == 0:
+        yield {"batch": size, "accumulate": total // size}
 
 
 def _precision(start: Start) -> Iterator[Change]:
@@ -146,15 +153,10 @@ def _smaller_batch(start: Start) -> Iterator[Change]:
 
 
 def _sizes(start: Start, factors: Sequence[float]) -> Iterator[Change]:
-    total = start.batch * start.config.accumulate
     for factor in factors:
         size = int(start.batch * factor)
-        if size < 1 or size == start.batch:
-            continue
-        if start.limits.free_batch:
-            yield {"batch": size}
-        elif total % size == 0:
-            yield {"batch": size, "accumulate": total // size}
+        if size >= 1 and size != start.batch:
+            yield from _of_size(start, size)
 
 
 def _recompute(start: Start) -> Iterator[Change]:
@@ -163,12 +165,9 @@ def _recompute(start: Start) -> Iterator[Change]:
         return
     if not start.seen.tight and not start.limits.free_batch:
         return  # it pays only with what its memory is used for, and there is enough of it
-    total = start.batch * start.config.accumulate
     for size in (2 * start.batch, 4 * start.batch):
-        if start.limits.free_batch:
-            yield {"checkpoint": True, "batch": size}
-        elif total % size == 0:
-            yield {"checkpoint": True, "batch": size, "accumulate": total // size}
+        for change in _of_size(start, size):
+            yield {"checkpoint": True, **change}
 
 
 def _optimizer(start: Start) -> Iterator[Change]:
