@@ -52,9 +52,15 @@ def fp16_underflow(faulty: Ended, cured: Ended) -> None:
 
 
 def slow_input(faulty: Ended, cured: Ended) -> None:
+    """For each second of work, the cured one waits for less than half as long.
+
+    The share of the wait alone depends on how fast the work is: where it takes next to no time,
+    two workers halve the wait, and it is still most of a step.
+    """
     waited = [one.last(r"waited for input (\d+)%") for one in (faulty, cured)]
     assert waited[0] > 50
-    assert waited[1] < waited[0] - 25
+    for_each_second = [share / (100.5 - share) for share in waited]
+    assert for_each_second[1] < for_each_second[0] / 2
 
 
 def dataparallel_on_cpu(faulty: Ended, cured: Ended) -> None:
