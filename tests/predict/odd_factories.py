@@ -218,3 +218,44 @@ def short_labels(batch: int, device: Any) -> Made:
         return nn.functional.cross_entropy(model(torch.zeros(batch, 64, device=device)), labels)
 
     return _made(device, forward)
+
+
+def weighted_classes(batch: int, device: Any) -> Made:
+    """The logits are in bfloat16 and the weights of the classes in float32."""
+
+    def forward(model: nn.Module) -> Any:
+        logits = model(torch.zeros(batch, 64, device=device)).to(torch.bfloat16)
+        labels = torch.zeros(batch, dtype=torch.long, device=device)
+        return nn.functional.cross_entropy(logits, labels, torch.ones(64, device=device)).float()
+
+    return _made(device, forward)
+
+
+def weighted_bags(batch: int, device: Any) -> Made:
+    """Rows in half precision are summed with weights in float32."""
+
+    def forward(model: nn.Module) -> Any:
+        rows = model(torch.zeros(8, 64, device=device)).to(torch.bfloat16)
+        bags = torch.zeros(batch, 3, dtype=torch.long, device=device)
+        weights = torch.ones(batch, 3, device=device)
+        return nn.functional.embedding_bag(bags, rows, mode="sum", per_sample_weights=weights).sum()
+
+    return _made(device, forward)
+
+
+def half_distances(batch: int, device: Any) -> Made:
+    """Distances between a few points; autocast casts them to float32."""
+
+    def forward(model: nn.Module) -> Any:
+        points = model(torch.zeros(16, 64, device=device)).to(torch.bfloat16)
+        return torch.cdist(points, points).float().sum()
+
+    return _made(device, forward)
+
+
+def half_singular_values(batch: int, device: Any) -> Made:
+    """Singular values of what autocast has made in half precision; it casts nothing here."""
+    return _made(
+        device,
+        lambda model: torch.linalg.svdvals(model(torch.zeros(16, 64, device=device))).sum(),
+    )

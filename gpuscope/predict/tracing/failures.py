@@ -11,7 +11,7 @@ from typing import Any
 from ...wire.code_owner import last_own_line
 from ..request import CannotPredict, Request
 from .fakes import DEVICE
-from .same_types import LabelsRefused, TypesDiffer
+from .same_types import HalvesRefused, LabelsRefused, TypesDiffer
 
 _DISTRIBUTED = os.path.join("torch", "distributed", "")
 _DEEPSPEED = "deepspeed"
@@ -27,6 +27,12 @@ _TWO_TYPES = re.compile(
     r"|[Ee]xpected scalar type \S+ but found"
 )
 """What torch says of tensors of two types where its fakes do look at the types."""
+_NO_HALVES = re.compile(
+    r"Low precision dtypes not supported|Unsupported dtype (?:BFloat16|Half)"
+    r"|only supported for half, float and double tensors"
+    r"|(?:doesn't handle types other than|must be either|dimensions of) float(?: and|,| or) double"
+)
+"""What torch says of half precision where its fakes do look at it."""
 _OPERATOR = re.compile(r"\b(aten|prims|[a-z_]\w*)(?:::|\.)([A-Za-z_]\w*)(?:\.\w+)?")
 
 
@@ -57,6 +63,8 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
             f"{name} gets tensors of {' and '.join(types)}, and takes only one type.",
             "cast one of them, as in x.to(y.dtype); autocast casts nothing here",
         )
+    if isinstance(error, HalvesRefused):
+        return _no_halves(request, at, "{} has no kernel for {}.".format(*error.args))
     if isinstance(error, LabelsRefused):
         return CannotPredict(
             f"{request.model} fails in its first step{at}.",
@@ -69,6 +77,8 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
             f"{kind}: {text}",
             "cast one of them, as in x.to(y.dtype)",
         )
+    if _NO_HALVES.search(text):
+        return _no_halves(request, at, f"{kind}: {text}")
     if "to be on the same device" in text:
         return CannotPredict(
             f"{request.model} fails on a GPU in its first step{at}.",
@@ -160,6 +170,14 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
         f"{request.model} failed while its training was traced{at}.",
         f"{kind}: {text}" if text else kind,
         "run one step of it on a GPU or CPU; if that works, " + _CALIBRATE,
+    )
+
+
+def _no_halves(request: Request, at: str, why: str) -> CannotPredict:
+    return CannotPredict(
+        f"{request.model} fails on a GPU in its first step{at}.",
+        why,
+        "compute this in float32: x.float(), outside of autocast",
     )
 
 

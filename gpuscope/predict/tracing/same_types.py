@@ -1,6 +1,7 @@
-"""Refuse operators of tensors of two types that take only one: they fail on a GPU.
+"""Refuse operators whose tensors have types that a GPU has no kernel for: they fail in every step.
 
-torch's fakes follow the shapes of these operators and not their types. Where autocast applies it
+Some take tensors of one type only, and some none in half precision. torch's fakes follow the shapes
+of these operators and not their types. Where autocast applies it
 has cast their tensors before. What it leaves alone, and what a model in half precision gets in
 another type, is an error in the first step, however much memory there is.
 """
@@ -14,10 +15,11 @@ import torch
 
 aten = torch.ops.aten
 _POSITIONS: dict[tuple[int, ...], str] = {
-    (0, 1): "mm mv convolution grid_sampler_2d grid_sampler_3d binary_cross_entropy",
+    (0, 1): "mm mv convolution grid_sampler_2d grid_sampler_3d binary_cross_entropy _cdist_forward",
     (1, 2): "addmm addmv",
     (0, 3): "index_add index_add_ index_copy index_copy_ index_reduce index_reduce_",
-    (0, 2): "index_put index_put_ _index_put_impl_",
+    (0, 2): "index_put index_put_ _index_put_impl_ nll_loss_forward nll_loss2d_forward",
+    (0, 6): "_embedding_bag _embedding_bag_forward_only",
 }
 """The positions of the arguments that have to be of one type, and the operators."""
 TOGETHER: dict[Any, tuple[int, ...]] = {
@@ -31,7 +33,7 @@ CAST = frozenset(
     func
     for func in TOGETHER
     if func.overloadpacket.__name__.lstrip("_").startswith(
-        ("index_copy", "index_put", "mv", "addmv")
+        ("index_copy", "index_put", "mv", "addmv", "nll_loss")
     )
 )
 """Those of them that inductor compiles into code of its own, which casts."""
@@ -40,6 +42,28 @@ CAST = frozenset(
 _OF_LABELS = (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 _LABELS = (torch.int64, torch.uint8)
 """The types of labels that the loss of classes takes, which is what cross-entropy ends in."""
+
+
+_HALVES = (torch.float16, torch.bfloat16)
+_WIDE = frozenset(
+    getattr(getattr(aten, name), overload)
+    for overload, names in {
+        "default": "_cdist_forward _pdist_forward _linalg_det _linalg_eigh _linalg_slogdet "
+        "_linalg_solve_ex _linalg_svd cholesky cholesky_inverse cholesky_solve geqrf "
+        "linalg_cholesky_ex linalg_eig linalg_householder_product linalg_inv_ex "
+        "linalg_ldl_factor_ex linalg_ldl_solve linalg_lstsq linalg_lu linalg_lu_factor_ex "
+        "linalg_lu_solve linalg_qr linalg_solve_triangular lu_unpack ormqr polar triangular_solve",
+        "Tensor": "_ctc_loss",
+    }.items()
+    for name in names.split()
+) | {aten._ctc_loss.default}
+"""Operators that have no kernel in half precision on a GPU, by torch's own list of what its tests
+expect (``torch.testing._internal.common_methods_invocations``).
+"""
+
+
+class HalvesRefused(RuntimeError):
+    """An operator got a tensor in half precision and takes none; ``args`` are its name and type."""
 
 
 class LabelsRefused(RuntimeError):
@@ -53,17 +77,23 @@ class TypesDiffer(RuntimeError):
 def check(func: Any, args: tuple[Any, ...], compiled: bool = False) -> None:
     """Raise :class:`TypesDiffer` where an operator gets several types and takes one.
 
-    Of labels it raises :class:`LabelsRefused`. A single number without a dimension is left alone,
-    because torch may fill with it. ``compiled`` says that the operator is about to be compiled.
+    Where it gets half precision and takes none it raises :class:`HalvesRefused`, and of labels
+    :class:`LabelsRefused`. A single number without a dimension is left alone, because torch may
+    fill with it. ``compiled`` says that the operator is about to be compiled.
     """
     if func in _OF_LABELS and not compiled and args[1].dtype not in _LABELS:
         raise LabelsRefused(str(args[1].dtype).removeprefix("torch."))
+    if func in _WIDE:
+        for one in args:
+            if isinstance(one, torch.Tensor) and one.dtype in _HALVES:
+                name = func.overloadpacket.__name__.strip("_")
+                raise HalvesRefused(name, str(one.dtype).removeprefix("torch."))
     positions = TOGETHER.get(func)
     if positions is None or len(args) <= positions[-1] or (compiled and func in CAST):
         return
     tensors = [args[at] for at in positions]
     if all(isinstance(one, torch.Tensor) for one in tensors) and tensors[1].dim():
-        check_tensors(func.overloadpacket.__name__, tensors)
+        check_tensors(func.overloadpacket.__name__.lstrip("_"), tensors)
 
 
 def check_tensors(name: str, tensors: Iterable[Any]) -> None:
