@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from bench.predict.fit_convolutions import measured, near, shape_of  # noqa: E402  # needs torch
 from gpuscope.checked_rows import TableError  # noqa: E402
 from gpuscope.predict import tables  # noqa: E402
+from gpuscope.predict.tracing.convolution import most_bytes  # noqa: E402
 from gpuscope.predict.tracing.convolution_scratch import DIRECTIONS, FILE, read, scratch_bytes  # noqa: E402
 from gpuscope.predict.tracing.convolution_sizes import Shape  # noqa: E402
 
@@ -62,6 +63,30 @@ def test_of_the_convolutions_that_models_have_more_is_as_it_was_measured():
     assert shares["forward"] >= 0.946, shares
     assert shares["input"] >= 0.95, shares
     assert shares["weight"] >= 0.845, shares
+
+
+@pytest.mark.parametrize(
+    ("samples", "channels", "side", "kernel", "unsure"),
+    [
+        (64, 512, 7, 3, False),  # measured
+        (24, 512, 7, 3, False),  # between two that were measured and took the same
+        (96, 512, 7, 3, True),  # took a transform that 64 samples do not take
+        (8, 512, 7, 3, True),
+        (16, 48, 32, 5, True),  # a long kernel of few channels
+        (3, 48, 32, 5, False),  # no transform was seen for so few samples
+    ],
+)
+def test_a_transform_is_thought_possible_beside_what_was_measured(
+    samples, channels, side, kernel, unsure
+):
+    row = {
+        "dims": 2, "batch": samples, "channels": channels, "filters": channels, "side": side,
+        "kernel": kernel, "stride": 1, "groups": 1, "transposed": False, "last": False,
+        "mode": "fp32",
+    }  # fmt: skip
+    shape = shape_of(row)
+    assert bool(most_bytes(shape, "forward")) is unsure
+    assert scratch_bytes(shape, "forward") == 0
 
 
 @pytest.mark.parametrize(

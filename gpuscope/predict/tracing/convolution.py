@@ -8,6 +8,7 @@ Fourier transforms.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +16,7 @@ import torch
 from ...text.units import bytes_text
 from ..request import Doubt
 from . import multiprocessors
-from .convolution_rules import OF_MODELS, relaid
+from .convolution_rules import OF_MODELS, relaid, transforms
 from .convolution_scratch import scratch_bytes
 from .convolution_sizes import SIZES, Shape
 from .fakes import HALVES
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from .fakes import Fakes
 
 aten = torch.ops.aten
-_NEAR = 1.5
-"""By what factor the number of samples may differ from a measured convolution."""
 _NEVER_SAMPLES, _NEVER_SIDE, _NEVER_AREA, _FEWEST_TILED = 3, 64, 4608, 16
 """No forward transform was seen for so few samples (with one exception, of 46 MiB) or for longer
 sides, and no tiling for fewer positions or channels.
@@ -86,33 +85,41 @@ def most_bytes(shape: Shape, direction: str) -> int:
         return 0
     fewer = min(shape.channels, shape.filters)
     usual = shape.plain3 and fewer >= 64
+    long = shape.taps > 9 and fewer >= _FEWEST_TILED and shape.side <= _NEVER_SIDE
     if direction == "input":
         tiled = fewer >= _FEWEST_TILED and shape.batch * shape.side**2 > _NEVER_AREA
         return relaid(shape, SIZES["tiles"](shape)) if tiled else 0
     if direction == "forward":
-        transformed = usual and shape.side <= _NEVER_SIDE and shape.batch > _NEVER_SAMPLES
+        transformed = shape.batch > _NEVER_SAMPLES and (
+            long or (usual and shape.side <= _NEVER_SIDE)
+        )
         return relaid(shape, SIZES["spectra"](shape)) if transformed else 0
     # For weight gradients transforms were seen if a number of channels does not suit the other
-    # kernels, and once for usual numbers; powers of two were measured widely.
+    # kernels, for long kernels, and once for usual numbers; powers of two were measured widely.
     odd = (shape.channels % 16 or shape.filters % 16) and shape.side <= 2 * _NEVER_SIDE
     powers = all(number & (number - 1) == 0 for number in (shape.channels, shape.filters))
     return (
         SIZES["spectra of weight"](shape)
-        if odd or (usual and not powers and shape.side <= _NEVER_SIDE)
+        if odd or long or (usual and not powers and shape.side <= _NEVER_SIDE)
         else 0
     )
 
 
 def _is_measured(shape: Shape) -> bool:
-    """Tell whether the rules were fitted to this convolution.
+    """Tell whether the rules were fitted to this convolution with as many samples.
 
-    One with nearly the same number of samples counts too.
+    A number between two that took the same kind of kernel counts too, but none beyond: with half as
+    many samples again as were measured, one took a transform that it had not taken.
     """
     which = (shape.channels, shape.filters, shape.side)
-    return any(
-        samples / _NEAR <= shape.batch <= samples * _NEAR and which == (channels, filters, side)
-        for samples, channels, filters, side in OF_MODELS
-    )
+    measured = sorted(samples for samples, *rest in OF_MODELS if tuple(rest) == which)
+    if shape.batch in measured:
+        return True
+    place = bisect_left(measured, shape.batch)
+    if place in (0, len(measured)):
+        return False
+    around = (measured[place - 1], shape.batch, measured[place])
+    return len({transforms(samples, *which) for samples in around}) == 1
 
 
 class Convolutions:

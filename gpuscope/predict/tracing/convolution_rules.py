@@ -24,11 +24,12 @@ OF_MODELS = {
     )
 }
 """Samples, channels, filters and side of fp32 convolutions of 3 × 3 that the rules were made for,
-and whether the forward pass used a Fourier transform, in addition to those of :func:`_transforms`.
+and whether the forward pass used a Fourier transform, in addition to those of :func:`transforms`.
 """
 
 
-def _transforms(samples: int, channels: int, filters: int, side: int) -> bool:
+def transforms(samples: int, channels: int, filters: int, side: int) -> bool:
+    """Tell whether a forward pass of 3 × 3 in fp32 uses a Fourier transform."""
     if samples >= 36:
         return (
             channels == filters
@@ -52,7 +53,7 @@ def forward(shape: Shape) -> int:
         ):
             return SIZES["x w"](shape)
         return 0 if few else _copies(shape)
-    taken = shape.plain3 and _transforms(shape.batch, shape.channels, shape.filters, shape.side)
+    taken = shape.plain3 and transforms(shape.batch, shape.channels, shape.filters, shape.side)
     return relaid(shape, SIZES["spectra"](shape) if taken else 0)
 
 
