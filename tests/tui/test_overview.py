@@ -469,6 +469,16 @@ def test_the_most_that_the_cpu_did_is_of_its_readings_however_wide_it_is_drawn(c
     assert row.endswith(" 77 % at most")
 
 
+def test_the_columns_of_the_cpu_have_the_peak_that_is_named_also_of_few_seconds() -> None:
+    host, _ = views.seen(views.training())
+    now = host.sampled_seconds or 0.0
+    past = History((now - 2, now - 1, now), (5.0, 100.0, 5.0))
+    lines = map(styled.plain, host_lines(host, lambda *_: past, 44, UNICODE))
+    row = next(line for line in lines if line.startswith("CPU 60 s"))
+    assert row.endswith(" 100 % at most")
+    assert UNICODE.up[-1] in row
+
+
 class OneStrip(App[None]):
     def compose(self) -> ComposeResult:
         yield LoadStrips()

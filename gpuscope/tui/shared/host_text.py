@@ -8,7 +8,6 @@ from ...text.styled import Line
 from ...text.units import bytes_text, percent_text
 from ..cells import fit
 from ..charts.bins import Bins
-from ..charts.load_strips import binned, readings_since
 from ..charts.spark import spark
 from ..theme import Glyphs
 from ..widgets.bars import meter
@@ -85,15 +84,21 @@ def _last_minute(
 ) -> list[Line]:
     """Return the CPU's last minute as a row of columns, whose full height is 100 %, and its peak.
 
-    There is no row before the first value.
+    Each column is the peak of its time, so that the highest one is the peak that is named. There
+    is no row before the first value.
     """
-    each = SPARK_SECONDS / cells
-    bins = Bins.ending(now - each, SPARK_SECONDS, cells)
-    past = history(host.id, "cpu_percent", SPARK_SECONDS + 2 * each)
-    shown, known = binned(past, bins, now), readings_since(past, now - SPARK_SECONDS)
+    bins = Bins.ending(now, SPARK_SECONDS, cells)
+    past = history(host.id, "cpu_percent", SPARK_SECONDS)
+    peaks: list[float | None] = [None] * cells
+    for moment, value in zip(past.seconds, past.values, strict=True):
+        # the first column begins later by up to its width: the minute is whole
+        place = min(max(bins.index(moment), 0), cells - 1)
+        if value is not None and moment >= now - SPARK_SECONDS:
+            peaks[place] = max(value, peaks[place] or 0.0)
+    known = [value for value in peaks if value is not None]
     if not known:
         return []
-    drawn = spark(shown, cells, 100.0, glyphs).replace(glyphs.unknown, " ")
+    drawn = spark(peaks, cells, 100.0, glyphs).replace(glyphs.unknown, " ")
     return [
         [
             (fit("CPU 60 s", LABEL), "muted"),
