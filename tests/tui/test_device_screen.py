@@ -336,7 +336,7 @@ async def test_a_lost_device_says_so_once_and_its_load_fills_the_room():
         assert shown.count("fallen off the bus") == 1, "the doctor says it"
         assert "─ Now ─" not in shown, "it has no other state"
         heading = next(line for line in shown.splitlines() if "PID USER" in line)
-        assert " SM " not in heading.split("PID USER")[1], "no process has a share of the SMs"
+        assert " UTIL " not in heading.split("PID USER")[1], "of no process the load is known"
 
 
 @in_loop

@@ -334,7 +334,7 @@ def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> 
     headings: list[Line] = []
     if found and rows > 4:
         torch = "TORCH" if named else ""
-        share_of = "SM" if known else ""
+        share_of = "UTIL" if known else ""
         text = f"{'PID':>8} {'USER':<10} {'MEMORY':>9}  {share_of:<{sm}}{torch:<{inside}}COMMAND"
         headings, rows = [[(text, "muted")]], rows - 1
     for process in found[: rows - 1] if len(found) > rows else found:
@@ -344,7 +344,7 @@ def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> 
         share = holders[process.id].number("sm_percent")
         busy = percent_text(share / 100) if share is not None else ""
         if not headings and busy:
-            busy = f"SM {busy}"
+            busy = f"UTIL {busy}"
         ordinal = ordinals.get(process.trainer) if process.trainer is not None else None
         cuda = f"cuda:{ordinal}" if ordinal is not None and ordinal >= 0 else ""
         lines.append(
