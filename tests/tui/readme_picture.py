@@ -39,7 +39,7 @@ SLOW = ROOT / "tests" / "data" / "slow-input-cpu.gsr"
 NAMES = {"script-1": "slow_input.py", "<path>": "slow_input.py", "host-1": "workstation"}
 """What that recording calls by other names, because it is redacted, and what it was."""
 FAILING = "demos/snapshots/failing.pickle.gz"
-WIDTH, HEIGHT = 110, 28
+WIDTH, HEIGHT = 122, 28
 SCREENS = {
     "overview": (STALL, 75.0, "overview", "stalled:"),
     "doctor": (STALL, 75.0, "doctor", "Find out what that"),
@@ -129,7 +129,7 @@ def pictures() -> dict[str, list[Scene]]:
         "Rank 1 hangs. In which line?",
         screens["overview"],
         5,
-        r"stalled: rank 1 .*? waits for it at .*?:\d+",
+        r"stalled: rank 1 .*? waits for it at \S+ in \w+",
     )
     cause = Scene(
         "Why, and what to do about it",

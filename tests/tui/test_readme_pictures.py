@@ -27,3 +27,11 @@ def test_the_picture_of_a_prediction_shows_the_command_of_the_readme():
     assert f"`gpuscope {PREDICT}`" in (ROOT / "README.md").read_text()
     picture = ElementTree.parse(ROOT / "docs" / "predict.svg")
     assert f"$ gpuscope {PREDICT}" in "".join(one.text or "" for one in picture.iter(TEXT))
+
+
+@pytest.mark.parametrize("name", [*SCREENS, "tour"])
+def test_a_picture_has_the_names_of_files_and_hosts_and_not_what_redacting_makes_of_them(name):
+    picture = ElementTree.parse(ROOT / "docs" / f"{name}.svg")
+    shown = " ".join(one.text or "" for one in picture.iter(TEXT))
+    for redacted in ("script-", "<path>", "host-1", "command-"):
+        assert redacted not in shown
