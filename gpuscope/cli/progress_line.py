@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import threading
+import time
+from collections.abc import Iterator
 from typing import TextIO
 
 from ..text import width
+from ..text.units import window_text
+
+EVERY_SECONDS, QUICK_SECONDS = 1.0, 5.0
+"""How often what takes long is counted, and how long it takes before it is."""
 
 
 class ProgressLine:
@@ -33,6 +41,29 @@ class ProgressLine:
     def say(self, text: str) -> None:
         """Say what is done now."""
         self.draw(f"{text} …")
+
+    @contextlib.contextmanager
+    def counting(self, text: str, most: float) -> Iterator[None]:
+        """Say what is done inside, and after some seconds for how long, of ``most`` seconds."""
+        self.say(text)
+        over = threading.Event()
+
+        def count() -> None:
+            began = time.monotonic()
+            while not over.wait(EVERY_SECONDS):
+                passed = time.monotonic() - began
+                if passed >= QUICK_SECONDS:
+                    self.say(f"{text}, {passed:.0f} s of at most {window_text(most)}")
+
+        counter = threading.Thread(target=count, daemon=True)
+        if self.live:
+            counter.start()
+        try:
+            yield
+        finally:
+            over.set()
+            if self.live:
+                counter.join()
 
     def clear(self) -> None:
         self.draw("")

@@ -223,8 +223,8 @@ def _ask(args: argparse.Namespace, model: str, tracer: Tracer) -> int:
     request = request_of(args, model, card)
     progress = ProgressLine(sys.stderr, not args.json)
     try:
-        progress.say(f"tracing {request.model}")
-        asking = TracedRequest(request, tracer, card, settings, args.timeout)
+        with progress.counting(f"tracing {request.model}", args.timeout):
+            asking = TracedRequest(request, tracer, card, settings, args.timeout)
         _look_ahead(progress, args, asking)
         answer = asking.finish()
     except CannotPredict as trouble:
