@@ -138,7 +138,7 @@ MEASURED = (
 """Keys that every run can measure; null, with a reason, if it did not."""
 BY_TOGGLE = (
     "validation_loss", "validation_seconds", "validation_peak_allocated_bytes", "scale", "compile",
-    "cache", "same_batch",
+    "cache", "same_batch", "convolutions",
 )  # fmt: skip
 """Keys that belong to a toggle; null, without a reason, if it is off."""
 CURVE_POINTS = 200
@@ -172,6 +172,7 @@ def document(
     ``reason``, ``count``), ``recompiles`` (rows of ``function``, ``reason``, ``count``) |
     | ``cache`` | ``released_bytes`` and ``seconds``: medians over the calls of ``empty_cache()`` |
     | ``same_batch`` | whether a factory's model got the same batch in the first two passes |
+    | ``convolutions`` | whether the model has any, so that ``channels_last`` and ``cudnn_benchmark`` can do something |
     | ``ranks`` | ``rank``, ``device``, ``step_seconds`` (median), ``peak_allocated_bytes``, ``peak_reserved_bytes`` |
     | ``tensor_active_percent`` | from the driver: the worker leaves it null |
     """  # noqa: E501

@@ -149,6 +149,7 @@ class Run:
         self._losses.append(loss)
         if tally.steps < 2:
             tally.same_batch = training.work.same_batch
+            tally.convolutions = training.work.convolutions
         if before is not None and training.work.waited is not None:
             self._waits.append(training.work.waited - before)
         if tally.warming_up and training.compilation is not None:

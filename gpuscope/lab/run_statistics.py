@@ -104,6 +104,7 @@ class Tally:
         self.compile: dict[str, Any] | None = None
         """The document's ``compile``, kept up to date by the caller."""
         self.same_batch: bool | None = None
+        self.convolutions: bool | None = None
         """Whether a factory's model gets the same batch each time, told by the caller."""
         self.began = self._reported = 0.0
         self._events, self._unsettled = 0, 0
@@ -291,6 +292,7 @@ class Tally:
             reasons.setdefault("warmup_seconds", ("not_measured", why))
             reasons.setdefault("input_seconds", ("not_measured", why))
         values["same_batch"] = self.same_batch
+        values["convolutions"] = self.convolutions
         if self._waited:
             values["input_seconds"] = metrics.percentile(self._waited, 50)
         if self.started:

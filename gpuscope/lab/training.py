@@ -47,6 +47,10 @@ class Work(Protocol):
     def same_batch(self) -> bool | None:
         """Whether the model gets the same batch each time; None where that is not known."""
 
+    @property
+    def convolutions(self) -> bool:
+        """Whether the model has convolutions, to which their own switches can do something."""
+
     def loss(self) -> Tensor: ...
 
     def validation_loss(self) -> list[Tensor]: ...
@@ -65,6 +69,7 @@ class PresetWork:
         preset = models.MODELS[name]
         task = models.build(name, device, config.seed)
         self.model = laid_out(task.model, config)
+        self.convolutions = has_convolutions(self.model)
         self.batch = config.batch or preset.batch
         self.waited: float | None = 0.0
         self._criterion = task.criterion
@@ -118,6 +123,7 @@ class FactoryWork:
     def __init__(self, config: LabConfig, world: World, made: factory.Made, batch: int):
         assert config.factory
         self.model = self.net = made.model
+        self.convolutions = has_convolutions(made.model)
         self.optimizer = made.optimizer
         self.warm_up: WarmUp | None = None  # the user's optimizer has its own learning rates
         self.batch = batch
@@ -162,6 +168,14 @@ def make_work(config: LabConfig, world: World, user: Callable[..., Any] | None =
     made = factory.make(config.factory, user, batch, world.device, config.checkpoint)
     laid_out(made.model, config)
     return FactoryWork(config, world, made, batch)
+
+
+def has_convolutions(model: nn.Module) -> bool:
+    """Say whether a model has layers of convolutions, or weights with the shape of theirs."""
+    layers = (nn.modules.conv._ConvNd, nn.modules.conv._ConvTransposeNd)
+    return any(isinstance(module, layers) for module in model.modules()) or any(
+        parameter.dim() in (4, 5) for parameter in model.parameters()
+    )
 
 
 def laid_out(model: nn.Module, config: LabConfig) -> nn.Module:

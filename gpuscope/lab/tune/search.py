@@ -25,7 +25,7 @@ from . import judge
 from .closing import Closing
 from .findings import TOO_SHORT, CandidateRow, Found, Switch, Trial, words
 from .judge import Speed
-from .space import AXES, COMPILE_FIRST, EXTRAS, Axis, Seen, Start, changes, jump
+from .space import AXES, COMPILE_FIRST, EXTRAS, HOST_FIRST, Axis, Seen, Start, changes, jump
 from .trials import LEAST_PAIRS, MUCH, is_config
 
 STALE_TRIALS = 6
@@ -194,7 +194,19 @@ class Search(Closing):
         extras = [change for axis in EXTRAS for change in self._changes(axis, best)]
         configs = [config for change in extras if is_config(config := self._with(best, change))]
         needed = self._costs.next(compiled) + len(configs) * self._costs.again(best)
-        return AXES if left >= AMPLE * needed else COMPILE_FIRST
+        if left >= AMPLE * needed:
+            return AXES
+        return HOST_FIRST if self._host_is_slower() else COMPILE_FIRST
+
+    def _host_is_slower(self) -> bool:
+        """Say whether a larger micro-batch has brought much, and no precision anything.
+
+        Then the device waits for the host to launch its kernels.
+        """
+        kept = [row for row in self.rows if row.status == "kept"]
+        larger = [row.speed for row in kept if row.changed.keys() == ALONE and row.speed]
+        precise = any({"amp", "tf32"} & row.changed.keys() for row in kept)
+        return not precise and any(speed.ratio >= MUCH for speed in larger)
 
     def _climb_along(self, axis: Axis, best: LabConfig) -> Generator[Trial, Entry, LabConfig]:
         """Try the changes of one kind; those on a new best begin again at the first."""
@@ -218,6 +230,10 @@ class Search(Closing):
             return True
         if (known := self._rows.get(config)) is not None:
             return known.status != "not_tried"
+        if self._sees_other_samples(config) and any(
+            row.status == "loss" and row.changed == change for row in self.rows
+        ):
+            return True  # it learns worse, which the losses at another micro-batch cannot show
         return any(  # together with another switch, on the same best
             row.against == best
             and row.status in ("slower", "no_difference")
@@ -270,6 +286,7 @@ class Search(Closing):
             no_bf16=any(row.status in unusable for row in bf16),
             graphs=any(self._is_much(row) for row in self.rows),
             doubtful=any(self._is_doubtful(row) for row in self.rows),
+            no_convolutions=self._of_baseline("convolutions") is False,
         )
         facts, limits = self._facts(config), self._settings.limits
         return list(changes(axis, Start(config, self._batch(config), facts, limits, seen)))

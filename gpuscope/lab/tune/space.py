@@ -55,12 +55,14 @@ class Seen:
     ``tight``: memory has kept something from running. ``no_bf16``: bf16 cannot be used here.
     ``graphs``: replaying CUDA graphs brings so much that the host must have been the slower one.
     ``doubtful``: bf16 was kept together with another micro-batch, and both brought little.
+    ``no_convolutions``: the model has none, so nothing that concerns only them changes anything.
     """
 
     tight: bool = False
     no_bf16: bool = False
     graphs: bool = False
     doubtful: bool = False
+    no_convolutions: bool = False
 
 
 class Start(NamedTuple):
@@ -197,14 +199,14 @@ def _allocator(start: Start) -> Iterator[Change]:
         return
     if start.config.empty_cache:
         yield {"empty_cache": False}
-    if start.config.has_convolutions:
+    if start.config.has_convolutions and not start.seen.no_convolutions:
         yield {"cudnn_benchmark": True}
     if start.seen.tight and not start.config.expandable_segments:
         yield {"expandable_segments": True}
 
 
 def _layout(start: Start) -> Iterator[Change]:
-    if start.config.has_convolutions:
+    if start.config.has_convolutions and not start.seen.no_convolutions:
         yield {"channels_last": True}
         if start.config.compile != "off":  # what it brings without the compiler says little
             yield {"channels_last": False}
@@ -221,6 +223,10 @@ comes before what must be compiled first, and what brings little comes last.
 """
 COMPILE_FIRST: tuple[Axis, ...] = (*_MOST, _compile, *EXTRAS, *_LAST)
 """The order where the time is short: compiling brings more than all that comes after it."""
+HOST_FIRST: tuple[Axis, ...] = (_batch, _compile, _precision, *EXTRAS, *_LAST)
+"""The order where the time is short and the host is the slower one: what makes products faster does
+nothing before CUDA graphs have made the host faster.
+"""
 
 
 def jump(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -> Change | None:

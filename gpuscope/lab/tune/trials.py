@@ -148,6 +148,20 @@ class Trials:
             return None
         return judge.loss(base[0], runs[0], by_step=self._settings.limits.free_batch)
 
+    def _of_baseline(self, key: str) -> object:
+        """Return what a run of the baseline says under a key; None where none does."""
+        found = [entry.document.get(key) for entry in self._runs.get(self.baseline, ())]
+        return next((value for value in found if value is not None), None)
+
+    def _sees_other_samples(self, config: LabConfig) -> bool:
+        """Say whether a configuration learns from other samples than the baseline.
+
+        A factory may draw one micro-batch and use it in all steps: then another size of it brings
+        other samples, and losses that cannot be compared.
+        """
+        other = self._batch(config) != self._batch(self.baseline)
+        return other and self._of_baseline("same_batch") is True
+
     def _predicted(self, config: LabConfig, best: LabConfig) -> PredictedMemory | None:
         """Return what is predicted of a configuration's memory, where that could matter."""
         capacity = self._settings.capacity
