@@ -6,7 +6,8 @@ show two layers; where the stack ends inside it, the second colour is the empty 
 show one. The upper half of the axis, on which a stack stands, shows one as well. Edges that share
 such a cell are moved, by less than half a cell; where that is not enough the smallest layer is
 drawn as a part of the larger one of those beside it. Without colour a cell shows one layer, and
-each edge is the nearest edge of a cell, or the next one where a layer of half a cell would vanish.
+each edge is the nearest edge of a cell, or the next one where a layer of half a cell would vanish;
+a stack then stands above the row of the axis, for half of that cannot be filled.
 
 What would be drawn at another size than it has is left to the rest in all columns of a chart, and
 not in each by itself: else parts would come and go from one column to the next. Several layers that
@@ -76,8 +77,9 @@ def edges_of(
     """Return the edges of a column as they are drawn.
 
     An amount of 1 is ``scale`` eighths, and 0 is ``zero`` eighths high: half a cell where that is
-    the axis. Nothing is above ``most``. A layer with the token ``kept`` is always drawn. What is
-    less than an eighth is drawn with the larger one beside it, and nothing of a total that is.
+    the axis, and a whole one where cells are. Nothing is above ``most``. A layer with the token
+    ``kept`` is always drawn. What is less than an eighth is drawn with the larger one beside it,
+    and nothing of a total that is.
     """
     layers = [(amount, token) for amount, token in stack if amount > 0]
     if sum(amount for amount, _ in layers) * scale < 1:
@@ -141,12 +143,14 @@ def rest_of(
     whole: bool,
     before: Rest | None = None,
     least: Collection[str] = (),
+    beside: Collection[str] = (),
 ) -> Rest:
     """Return the layers that have no room of their own, and how they are drawn in all columns.
 
     The smallest ones are added to them until what is drawn is as large as it should be in nearly
-    every column. Those ``least`` belong to them in any case. The rest of the picture ``before``
-    stays while it does. What was not read belongs to it only there: no solid colour stands for it.
+    every column. Those ``least`` belong to them in any case. ``beside`` the chart there are other
+    parts with a colour. The rest of the picture ``before`` stays while it does. What was not read
+    belongs to it only there: no solid colour stands for it.
     """
     columns = list(dict.fromkeys(stack for stack in stacks if stack))
     seen = any(_unread(one) * scale >= 1 for one in columns)  # also in those that are not asked
@@ -171,10 +175,13 @@ def rest_of(
         total = [sum(part) for part in zip(*(sizes[t] for t in joined), strict=True)]
         stays = BRINK if before == Rest(joined, largest, trace=True) else 1.0
         # beside nothing it is not the largest that would be seen
-        beside = all(at or each < 1 for at, each in zip(sizes[largest], total, strict=True))
-        if beside and _is_trace([size / stays for size in total], whole):
+        never_alone = all(at or each < 1 for at, each in zip(sizes[largest], total, strict=True))
+        if never_alone and _is_trace([size / stays for size in total], whole):
             return Rest(joined, largest, trace=True)
-        return Rest(joined, joined[0] if len(joined) == 1 else grey_beside(there))
+        most_of = max(joined, key=sum_of)
+        of_others = [each - at for each, at in zip(total, sizes[most_of], strict=True)]
+        alone = len(joined) == 1 or _is_trace(of_others, whole)
+        return Rest(joined, most_of if alone else grey_beside({*there, *beside}))
 
     def untrue(rest: Rest) -> float:
         shown = (in_parts(one, rest) for one in columns if not (seen and _unread(one)))
@@ -342,21 +349,23 @@ def cell_of(edges: Edges, bottom: int, glyphs: Glyphs, zero: int = 0) -> Piece:
 
 def foot_of(edges: Edges, zero: int) -> str:
     """Return the token of what stands on the axis, "" where nothing does."""
-    found = next((token for end, token in edges if end > zero), "") if zero else ""
+    found = next((token for end, token in edges if end > zero), "") if zero == HALF else ""
     return "" if found == UNREAD else found
+
+
+def zero_of(whole: bool) -> int:
+    """Return how many eighths above the lower edge of the axis a stack begins."""
+    return CELL if whole else HALF
 
 
 def on_feet(axis: Line, feet: Mapping[int, str], margin: int, glyphs: Glyphs) -> Line:
     """Return the axis with the part of its row above its line filled where a stack stands on it.
 
-    The line is 0 and runs through the middle of the row. Without parts of cells all is filled.
+    The line is 0 and runs through the middle of the row.
     """
     chars = [(char, spec) for text, spec in axis for char in text]
-    whole = in_whole_cells(glyphs)
     return merged(
-        (glyphs.fill(feet[at]) if whole else glyphs.upper, feet[at])
-        if at in feet and char in "─┬"
-        else (char, spec)
+        (glyphs.upper, feet[at]) if at in feet and char in "─┬" else (char, spec)
         for at, (char, spec) in enumerate(chars, -margin)
     )
 

@@ -6,7 +6,7 @@ Tops are precise to an eighth of a cell, and gaps are where it was unknown.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -35,6 +35,7 @@ from .cell_fit import (
     in_whole_cells,
     on_feet,
     rest_of,
+    zero_of,
 )
 from .layer_courses import Course, course_lines, courses_of, is_flat, rows_of_layers, wanted_rows
 from .legend import Entries, is_whole, legend_lines, legend_of
@@ -94,6 +95,8 @@ class StackedChart(TimedChart):
 
     UNITS: ClassVar[Units] = BYTES
     """The units of the axis, the largest first."""
+    BESIDE: ClassVar[Collection[str]] = ("driver",)
+    """Colours that a table beside it gives to other parts."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -236,7 +239,8 @@ class StackedChart(TimedChart):
         warned = self._top * NEARLY_FULL if self._warns else math.inf
         now = self._now if self._now is not None else self._seconds[-1]
         bins = Bins.ending(now, self._window, inner)
-        scale, zero, whole = heights.each * CELL, under * HALF, in_whole_cells(tokens.glyphs)
+        scale, whole = heights.each * CELL, in_whole_cells(tokens.glyphs)
+        zero = under * zero_of(whole)
         most = heights.rows * CELL
         room = scale, zero, most, whole
         before = self._rest
@@ -248,7 +252,7 @@ class StackedChart(TimedChart):
         stacks = [stack and in_parts(stack, self._rest) for stack in stacks]
         columns, feet = _draw(stacks, rows, heights, tokens.glyphs, warned)
         if self._peak is not None and 0 < self._peak.value <= top:
-            high = (heights.of(self._peak.value) - under) * 8
+            high = (heights.of(self._peak.value) - under) * CELL + max(zero - HALF, 0)
             from_column = bins.index(max(self._peak.since, bins.start))
             draw_line(columns, max(math.ceil(high) - 1, 0), tokens.glyphs, from_column)
         lines = []
@@ -342,7 +346,7 @@ class StackedChart(TimedChart):
         by_size.sort(key=lambda token: low and token == self._largest)
         found = ALL_APART
         for count in range(max(len(by_size) - 1, 0) if low else 0, len(by_size)):
-            found = rest_of(stacks, *room, self._rest, by_size[:count])
+            found = rest_of(stacks, *room, self._rest, by_size[:count], self.BESIDE)
             entries = self._as_drawn(found, height)
             rows = height * self._spare
             if named or is_whole(entries, legend_lines(entries, width - 2, rows)):
@@ -378,6 +382,7 @@ class TimeChart(StackedChart):
     """Stacked parts of a time, in nanoseconds."""
 
     UNITS: ClassVar[Units] = TIMES
+    BESIDE: ClassVar[Collection[str]] = ()
 
     def said(self, amount: float) -> str:
         """Return how a time is written."""
@@ -469,7 +474,7 @@ def _draw(
     beyond ``warned`` has the colour of a warning.
     """
     whole, under = in_whole_cells(glyphs), heights.rows - rows
-    zero, most = under * HALF, heights.rows * CELL
+    zero, most = under * zero_of(whole), heights.rows * CELL
     gap = [(glyphs.unknown, "faint")] + [(" ", "text")] * (rows - 1)
     drawn: dict[Edges | None, tuple[Line, str]] = {None: (gap, "")}
     first = next((place for place, stack in enumerate(stacks) if stack is not None), len(stacks))
