@@ -729,7 +729,7 @@ async def test_a_lost_gpu_is_said_of_its_job_in_its_lane_and_of_its_memory():
 async def test_a_lost_gpu_is_the_first_finding_and_its_neighbour_has_the_chart():
     app = make_app(jobs.lose(jobs.ranks(), 1))
     async with app.run_test(size=LARGE) as pilot:
-        shown = await until(pilot, "GPU 1 is lost: no program can use it", "VRAM of GPU 2")
+        shown = await until(pilot, "GPU 1 is lost: no program can use it", "VRAM of GPU 2 (GPU 1: ")
         first = next(row for row in shown.split("Findings")[1].splitlines() if "▲" in row)
         assert "GPU 1 is lost" in first
         assert "VRAM of GPU 1" not in shown

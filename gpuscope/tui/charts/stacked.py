@@ -302,8 +302,8 @@ class StackedChart(TimedChart):
         drawn = self._as_drawn(self._rest, height - self._spare)
         above, border = legend_lines(drawn, width - 2, rows, elsewhere)
         if elsewhere and border == [(elsewhere, "muted")] and (rest := self._named_rest()):
-            (glyph, token, label), more = rest, elsewhere.removeprefix("legend ")
-            both: Line = [(glyph, token), (f" {label}, others {more}", "muted")]
+            (glyph, token, label), more = rest, elsewhere.replace("legend ", "others ", 1)
+            both: Line = [(glyph, token), (f" {label}, {more}", "muted")]
             border = both if styled.cells(both) <= width - 2 else legend_of([rest], width - 2)
         return above or [(" ", "text")] if self._spare else [], border
 

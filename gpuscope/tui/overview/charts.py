@@ -165,7 +165,7 @@ class Charts(Vertical):
         """
         from ..memory.timeline import column_of
 
-        device = _with_readings(host, device)
+        asked, device = device, _with_readings(host, device)
         key = (
             column_of(host.sampled_seconds, self.window),
             clock_at(self.session, host) is None,
@@ -187,7 +187,7 @@ class Charts(Vertical):
                 chart.show(host, self.job, self._span, clock_at(self.session, host))
                 self._set_heights()
             elif kind == "vram" and device is not None:
-                self._show_vram(chart, host, device)
+                self._show_vram(chart, host, device, asked)
             elif kind not in ("vram", *FIGURES):
                 self._show_lines(kind, chart, host, device)
 
@@ -301,7 +301,9 @@ class Charts(Vertical):
         set_title(chart, f"Last {window_text(self._span)}")
         chart.show(trends, self._span, *self._end)
 
-    def _show_vram(self, chart: Any, host: HostView, device: DeviceView) -> None:
+    def _show_vram(
+        self, chart: Any, host: HostView, device: DeviceView, asked: DeviceView | None
+    ) -> None:
         from ..charts.chart_series import device_layers
         from ..shared.device_bar import named_layers
 
@@ -313,13 +315,15 @@ class Charts(Vertical):
         if absent:
             named = ", ".join(f"{fill(one.token)} {one.label}" for one in absent)
             chart.legend_elsewhere = f"{named}, others {AS_IN_GPUS}"
+        silent = mute(asked) if asked is not None and asked is not device else None
+        why = f" (GPU {asked.definition.index}: {silent.word})" if asked and silent else ""
         chart.show(
             layers,
             seconds,
             self._span,
             float(total) if total else None,
             now=host.sampled_seconds,
-            title=f"VRAM of GPU {device.definition.index}{self._over}",
+            title=f"VRAM of GPU {device.definition.index}{why}{self._over}",
             clock=clock_at(self.session, host),
         )
 
