@@ -335,7 +335,7 @@ def test_where_has_the_cells_that_a_title_does_not_fill_with_a_whole_part():
 
 def test_a_place_has_only_what_the_title_does_not_name():
     (row,) = rows_of("train.py, rank 3, GPU 3, pid 15", title="Hang: Rank 3 is stuck at train.py:8")
-    assert row.cells["where"] == "GPU 3, pid 15"
+    assert row.cells["where"] == "train.py, GPU 3, pid 15", "a line of code names no job"
     (row,) = rows_of("rank 1, pid 1", title="rank 12 and pid 1")
     assert row.cells["where"] == "rank 1"
     (row,) = rows_of("GPU 0, 1", title="Slow on GPU 0, 1")
@@ -375,10 +375,10 @@ def test_a_title_that_names_the_gpu_leaves_no_second_place():
     assert [row.cells["where"] for row in rows_of("GPU 2", title=title)] == [""]
     (both,) = rows_of("GPU 2", "GPU 4", title=title)
     told = "".join(text for text, _ in both.cells["what"])
-    assert (told[2:], both.cells["where"]) == ("GPU 2, 4 is lost: no program can use it", "")
+    assert (told[2:], both.cells["where"]) == ("GPU 2, 4 are lost", "")
     (full,) = rows_of("GPU 2", "GPU 4", title="GPU 2 is full: 1.20 GiB left")
     told = "".join(text for text, _ in full.cells["what"])
-    assert told[2:] == "GPU 2, 4 is full", "what is left is of the first alone"
+    assert told[2:] == "GPU 2, 4 are full", "what is left is of the first alone"
     assert [row.cells["where"] for row in rows_of("GPU 2", title="GPU 20 is hot")] == ["GPU 2"]
 
 
@@ -399,7 +399,9 @@ def test_a_hang_holds_since_the_last_step(before):
     assert duration_of_case(case, host) == age_text(age)
     other = replace(case, finding=many(1)[0])
     assert duration_of_case(other, host) == ("≥ 1 s" if before else "1 s")
-    assert since_text(other, host).startswith("since before" if before else "for 1 s, since")
+    assert since_text(other, host).startswith(
+        "for at least 1 s, since before" if before else "for 1 s, since"
+    )
 
 
 def test_the_filter_finds_a_finding_by_the_name_of_its_job():
@@ -419,7 +421,7 @@ def test_only_what_the_first_picture_had_was_already_there():
         course = FindingHistory()
         course.follow([("live", "", many(1)[0])], now - 3)
         shown = since_text(course.cases[0], replace(host, badge=badge))
-        assert shown == f"since before {told}"
+        assert shown == f"for at least 3 s, since before {told}"
 
 
 def test_the_stack_of_a_hang_is_that_of_the_thread_that_trains():

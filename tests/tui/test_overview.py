@@ -180,9 +180,9 @@ async def test_the_steps_of_ranks_that_are_alike_share_a_line_and_of_others_do_n
 async def test_where_not_every_gpu_has_a_line_that_of_the_cursor_the_mean_and_the_least_have_one():
     app = make_app(views.training())
     async with app.run_test(size=(120, 30)) as pilot:
-        await until(pilot, "GPU 5, least ø", "mean of 8", absent="GPU 2, least")
+        await until(pilot, "GPU 5, least busy", "mean of 8", absent="GPU 2, least")
         await pilot.press("down")
-        screen = await until(pilot, "▸   6  H200", "GPU 6  ", "mean of 8", "GPU 5, least ø")
+        screen = await until(pilot, "▸   6  H200", "GPU 6  ", "mean of 8", "GPU 5, least busy")
         assert "Utilisation %" not in screen, "no lines that cross"
 
 
@@ -311,6 +311,13 @@ def test_curves_of_several_jobs_have_short_names_and_all_of_them_stand_in_the_le
     shown = replace(host, trainers=tuple(several))
     labels = [Charts._label(shown, one) for one in several]
     assert labels == ["train.py (11)", "plain.py", "train.py (13)"]
+    of_a_job = [
+        replace(one, definition=replace(one.definition, job="job-r", rank=rank))
+        for rank, one in enumerate((several[0], several[2]))
+    ]
+    beside = replace(host, trainers=(*of_a_job, several[1]))
+    ranks = [Charts._label(beside, one) for one in beside.trainers]
+    assert ranks == ["train.py rank 0", "train.py rank 1", "plain.py"]
     legend = styled.plain(legend_of([("━", "series1", label) for label in labels], 38))
     assert legend.count("━") == 3
     assert "+" not in legend

@@ -21,6 +21,8 @@ from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.app.launch import local_source
 from gpuscope.tui.background import view_state
 from gpuscope.tui.processes import rows
+from gpuscope.tui.processes.entries import ProcessEntry, entries
+from gpuscope.tui.processes.idle import Idleness
 from gpuscope.tui.processes.signal_dialog import rank_lines
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.widgets.bars import Bar
@@ -107,6 +109,22 @@ def test_the_state_tells_who_hangs_and_who_waits_and_what_has_no_probe():
     assert states[:6] == ["● step 4,003 median 901 ms"] * 6
     assert states[6] == "no probe"
     assert words(listed(views.vacant(10.0)).rows[0])["state"] == "○ idle"
+
+
+def test_of_those_on_no_gpu_the_one_that_is_worst_off_comes_first():
+    host, history = views.seen(views.cpu_only())
+    entry = entries(host, history, Idleness())[0]
+    pids = iter((11, 12, 13))
+
+    def one(**state: object) -> ProcessEntry:
+        definition = dataclasses.replace(entry.process.definition, pid=next(pids))
+        process = dataclasses.replace(entry.process, definition=definition)
+        return dataclasses.replace(entry, process=process, **state)  # type: ignore[arg-type]
+
+    well, waits, hangs = one(), one(starved=0.9), one(stalled="bad")
+    order = sorted((well, waits, hangs), key=lambda each: rows._order(each, "gpu"))
+    assert order == [hangs, waits, well]
+    assert sorted(order, key=lambda each: rows._order(each, "pid")) == [well, waits, hangs]
 
 
 @pytest.mark.parametrize(

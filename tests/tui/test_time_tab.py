@@ -91,7 +91,7 @@ async def test_the_fix_of_a_wait_for_input_promises_the_same_on_top_in_its_row_a
     frames.append(f.Event(301, "time", 160_000_000_000, "", {**data, **facts}))
     app = make_app(frames, "time")
     async with app.run_test(size=(160, 50)) as pilot:
-        screen = await until(pilot, "goes into input wait. With ", "at most, with ")
+        screen = await until(pilot, "goes into input wait. With ", " at best ")
         host, history = app.session.host, app.session.history
         assert host is not None
         (told,) = (x for x in examine(host, history).findings if x.cause == "live.input_bound")
@@ -101,7 +101,7 @@ async def test_the_fix_of_a_wait_for_input_promises_the_same_on_top_in_its_row_a
         assert by in ("with 2 workers", "with 8 workers"), "as the host's cores allow"
         assert f"{by.capitalize()} a step would take {left} or more" in screen
         share = percent_text(told.effect.saved_share or 0.0)
-        assert f"{share} at most, {by}: a step would take {left} or more" in screen
+        assert f"{by} at best {left} a step instead of 600 ms ({share} less)" in screen
 
 
 @in_loop

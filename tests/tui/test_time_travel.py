@@ -78,6 +78,10 @@ async def test_back_shows_what_was_while_data_keeps_coming_and_space_returns():
         assert app.session.host_of(views.SOURCE).devices[0].number("utilization_percent") == 32
         await pilot.press("full_stop", "full_stop", "right_curly_bracket", "right_curly_bracket")
         assert load_shown(await until(pilot, "PAST, the newest")) == "32 %"
+        await pilot.press(*8 * ["left_curly_bracket"])
+        await until(pilot, "PAST ", " ago, the oldest")
+        await pilot.press("right_curly_bracket")
+        await until(pilot, "PAST ", absent="the oldest")
         await pilot.press("space")
         screen = await until(pilot, "32 %", absent="PAST")
         feed(app, *more(1980, 2100))

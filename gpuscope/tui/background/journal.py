@@ -168,7 +168,7 @@ class Journal:
             self._cases[case.number] = case.past
             finding = case.finding
             if began or not case.past:
-                text = finding.title + (" (at the start)" if case.before else "")
+                text = finding.title + (" · since before the start" if case.before else "")
                 token = SEVERITY_TOKENS[finding.severity]
                 word = WORDS[finding.severity][0]
                 self._add_finding(host, case, word, text, token, case.since + offset)

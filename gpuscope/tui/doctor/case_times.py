@@ -64,19 +64,23 @@ def _start(host: HostView) -> str:
 
 
 def before_text(case: Case, host: HostView) -> str:
-    """Return since when a finding holds, in brief where it held at the start already."""
-    known = not case.before or last_step(case, host) is not None
-    return since_text(case, host) if known else f"before {_start(host)}"
+    """Return since when a finding holds, to stand after that word; "" for what has no time."""
+    since = last_step(case, host)
+    if case.before and since is None:
+        return f"before {_start(host)}"
+    if case.since is None or host.sampled_seconds is None:
+        return ""
+    return f"{clock(since or case.since, host)}, for {duration_of_case(case, host)}"
 
 
 def since_text(case: Case, host: HostView) -> str:
     """Return for how long a finding has held, and since when by the clock.
 
-    Of one that held at the first look that alone is known; it is "" for what has no time.
+    Of one that held at the first look no more is known than that; it is "" for what has no time.
     """
     if case.since is None or host.sampled_seconds is None:
         return ""
     since = last_step(case, host)
     if since is None and case.before:
-        return f"since before {_start(host)}"
+        return f"for at least {duration_of_case(case, host)[2:]}, since before {_start(host)}"
     return f"for {duration_of_case(case, host)}, since {clock(since or case.since, host)}"

@@ -47,7 +47,8 @@ WHERE_CELLS = 22
 """What WHERE has in any case, if it is there at all: ``rank 0, GPU 0, pid 4711``."""
 MOST_CELLS = 20
 TABLE_GAP, MOST_SPARE = 2, 24
-_GPU, _DIGIT = re.compile(r"\bGPU \d+\b"), re.compile(r"\d")
+_GPU, _OF_ONE = re.compile(r"\bGPU \d+\b"), re.compile(r"\d|\bits?\b")
+"""A GPU in a title, and what in the rest of one is of that GPU alone."""
 LABEL = 10
 """Cells of the words in front of the lines of a finding."""
 
@@ -176,11 +177,11 @@ def _beyond(title: str, where: str) -> str:
     parts = where.split(", ")
     if not all(part[:1].isalpha() for part in parts):  # "GPU 0-2, 5" has no part that tells alone
         return where
-    told = (rf"(?<!\w){re.escape(part)}(?!\w)" for part in parts)
+    told = (rf"(?<!\w){re.escape(part)}(?![\w:])" for part in parts)
     return ", ".join(
         part
         for part, pattern in zip(parts, told, strict=True)
-        if not re.search(pattern, title, re.IGNORECASE)
+        if not re.search(pattern, title, re.IGNORECASE)  # "train.py:31" does not name the job
     )
 
 
@@ -193,8 +194,9 @@ def told_of(group: CaseGroup, ended: Sequence[EndedJob] = ()) -> tuple[str, str]
     gpu = _GPU.search(title)
     if not group.others or gpu is None or not where.startswith(gpu[0][:4]):
         return _times(group, ended), title
-    begin, colon, rest = (title[: gpu.start()] + where + title[gpu.end() :]).partition(": ")
-    return "", begin if _DIGIT.search(rest) else begin + colon + rest
+    told = re.sub("^ is ", " are ", title[gpu.end() :])
+    begin, colon, rest = (title[: gpu.start()] + where + told).partition(": ")
+    return "", begin if _OF_ONE.search(rest) else begin + colon + rest
 
 
 def _times(group: CaseGroup, ended: Sequence[EndedJob] = ()) -> str:
@@ -453,7 +455,7 @@ def top(
         out.append((group.key, line))
         if host is not None and (steps := steps_of(finding, bool(host.badge))):
             title = steps[0].title.rstrip(".")
-            how = f" · {key_of('doctor')}: how"
+            how = f" · how: tab {key_of('doctor')}, Doctor"
             out.append((group.key, [("  do first: ", "accent"), (title, "text"), (how, "muted")]))
     if len(groups) > rows and out:
         out[-1][1].append((f"  and {len(groups) - rows} more", "muted"))

@@ -211,7 +211,7 @@ def _figures(one: HostSummary, token: str) -> dict[str, Cell]:
         "text"
         if not one.current
         else "warn"
-        if one.grade is Grade.STALLED or (load is not None and load < 1 and one.busy)
+        if load is not None and load < 1 and one.busy
         else "ok"
     )
     load_token = token if not one.current else "idle" if load is not None and load < 1 else bright

@@ -263,7 +263,7 @@ class Charts(Vertical):
         """
         from ..charts.chart_series import average, mean_over
         from ..charts.load_lanes import gpu_lanes
-        from ..charts.load_strips import Lane, mean_sign
+        from ..charts.load_strips import Lane
 
         past = self.session.history
         sound = [one for one in host.devices if mute(one) is None]
@@ -274,7 +274,7 @@ class Charts(Vertical):
         for one in (device, *([least] if least is not None and least.id != device.id else ())):
             (lane,) = gpu_lanes(past, host, [one], self._span, 1)
             is_least = least is not None and one.id == least.id
-            which = f", least {mean_sign(chart.tokens.glyphs)}" if is_least else ""
+            which = ", least busy" if is_least else ""
             lanes.append(replace(lane, label=f"GPU {one.definition.index}{which}"))
         mean = mean_over(past, sound, "utilization_percent", self._span)
         lanes.insert(1, Lane(f"mean of {len(sound)}", mean))
@@ -427,6 +427,9 @@ class Charts(Vertical):
         if of_one_job(living) and trainer.definition.rank is not None:
             return name_of(trainer)
         name = short_script(trainer.definition.script)
+        alike = [t for t in living if short_script(t.definition.script) == name]
+        if len(alike) > 1 and of_one_job(alike) and trainer.definition.rank is not None:
+            return f"{name} {name_of(trainer)}"
         names = [short_script(t.definition.script) for t in living]
         return f"{name} ({trainer.definition.pid})" if names.count(name) > 1 else name
 
@@ -484,4 +487,4 @@ def _make(kind: str, session: Session) -> Painted | JobBrief:
     if kind == "vram":
         return StackedChart(classes="panel")
     empty = {"step": NO_TRAINER, "loss": "no trainer reports its loss"}
-    return LineChart(empty=empty.get(kind, "no readings yet"), classes="panel")
+    return LineChart(empty=empty.get(kind, "no readings"), classes="panel")

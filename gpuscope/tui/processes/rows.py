@@ -237,7 +237,14 @@ def _order(entry: ProcessEntry, sort: str) -> tuple[Any, ...]:
         return value is None, -(value or 0.0), first, d.pid
     if sort == "user":
         return not d.mine, d.user or "~", first, d.pid
-    return (d.pid,) if sort == "pid" else (first, not d.mine, d.pid)
+    # of those of one GPU, or of none, the one that is worst off comes first, as in the list of jobs
+    return (d.pid,) if sort == "pid" else (first, -_gravity(entry), not d.mine, d.pid)
+
+
+def _gravity(entry: ProcessEntry) -> int:
+    """Return 2 for a process whose job hangs or whose GPU is lost, 1 for a warning, else 0."""
+    bad = entry.stalled == "bad" or entry.broken is not None
+    return 2 if bad else int(entry.ends is not None or entry.starved > 0)
 
 
 def _tree(

@@ -31,6 +31,8 @@ class FrozenView:
         self._since: float | None = None
         self._key = ""
         self._past: HostView | None = None
+        self._at_oldest = False
+        """Whether nothing older than the moment moved to is kept."""
 
     def stop(self, view: View | None) -> None:
         """Stop at ``view``; None where there is none yet."""
@@ -66,6 +68,7 @@ class FrozenView:
         moment = (here.sampled_seconds or now.sampled_seconds) + seconds
         self._key = key
         self._past = store.host_at(key, min(max(moment, oldest), now.sampled_seconds))
+        self._at_oldest = moment <= oldest
         return self._past is not None
 
     def ago_seconds(self, now: HostView | None) -> float:
@@ -94,7 +97,8 @@ class FrozenView:
         if ago < 1:
             return "PAST, the newest"
         at = "" if past.wall_seconds is None else f"{clock_text(past.wall_seconds)}, "
-        return f"PAST {at}{age_text(ago)} ago"
+        oldest = ", the oldest" if self._at_oldest else ""
+        return f"PAST {at}{age_text(ago)} ago{oldest}"
 
 
 def next_speed(replay: ReplaySource, faster: bool) -> bool:

@@ -338,13 +338,18 @@ def _cure(one: Judged, step: float | None) -> Iterable[Line]:
 
     cause, fix = one.cause, fix_of(one.finding)
     share = percent_text(cause.saves)
-    won = f"{share} at most" + (f", {cause.cured_by}" if cause.cured_by else "")
+    won, now = f"{share} at most", duration_text(step) if step else ""
+    left = duration_text(step * (1 - cause.saves)) if step else ""
     if step and cause.usual_share is not None:
         others = duration_text(step * cause.usual_share)
         won = f"up to {duration_text(step * cause.saves)} ({share}) of a step: the other ranks "
         won += f"spend {others} on it too"
     elif step:
-        won += f": a step would take {duration_text(step * (1 - cause.saves))} or more"
+        won += f": a step would take {left} or more"
+        if cause.cured_by:
+            won = f"{cause.cured_by} at best {left} a step instead of {now} ({share} less)"
+    elif cause.cured_by:
+        won += f", {cause.cured_by}"
     yield [("Gain     ", "muted"), (won, "text")]
     if fix is not None:
         yield [("Fix      ", "muted"), (fix.title, "text")]

@@ -269,7 +269,7 @@ def _rank_row(
         if not trainer.definition.cuda
         else "–",
         "pid": [(str(trainer.definition.pid), "muted")],
-        "step": _number(trainer, "step", bad),
+        "step": _number(trainer, "step", bad if bad == "bad" else "text"),
         "pace": NOTHING if has_stopped(trainer) else _seconds(trainer, "step_seconds"),
         "age": [
             (
