@@ -52,7 +52,7 @@ WIDE_COLUMNS = (
     Column("temperature", "TEMP", 5, align="right", priority=3),
     Column("power_bar", "POWER", 8, priority=10),
     Column("power", "", 8, align="right", priority=1),
-    Column("pcie", "PCIE GiB/s", 11, align="right", priority=11),
+    Column("pcie", "PCIE GiB/s", 12, align="right", priority=11),
     Column("nvlink", "NVLINK GiB/s", 12, align="right", priority=11),
     Column("clock", "CLOCK", 5, align="right", priority=8),
     Column("state", "STATE", 10, flex=5, whole=True),

@@ -80,7 +80,8 @@ class StatusLine(Painted):
             left += self._subject(host, now.place)
             if now.ended:
                 said = ended_text(now.ended, width)
-                news: Piece = (f"  {tokens.glyphs.warn} {said}", "warn")
+                # the sign that the Doctor gives them: they are over
+                news: Piece = (f"  {tokens.glyphs.idle} {said}", "warn")
                 left.append((3, news if now.news else (f"  {said}", "muted")))
             kept = [piece for weight, piece in left if not weight]
             right += self._state(host, tokens, width - styled.cells(kept))
