@@ -340,6 +340,26 @@ async def test_a_lost_device_says_so_once_and_its_load_fills_the_room():
 
 
 @in_loop
+async def test_a_wide_page_of_a_gpu_that_was_lost_before_has_what_the_others_do():
+    frames = views.training(20.0)
+    for frame in frames:
+        if isinstance(frame, f.Sample):
+            frame.g = [row for row in frame.g if row[0] != 15]
+            frame.why.append([15, "used_bytes", f.LOST, "the device has fallen off the bus"])
+    app = make_app(frames)
+    async with app.run_test(size=(200, 60)) as pilot:
+        await until(pilot, "train.py")
+        app.open("device", app.session.host.devices[5].key)
+        shown = await until(pilot, "─ Load of the other GPUs %, ", "─ Power of the other GPUs, ")
+        assert "no readings yet" not in shown
+        lanes = shown.split("─ Load of the other GPUs %, ")[1].split("─ Power of the other")[0]
+        assert "││ GPU 4 " in lanes
+        assert "││ GPU 5 " not in lanes, "of which nothing is known"
+        app.screen.action_device(1)
+        await until(pilot, "GPU 6", "─ Memory over ", absent="the other GPUs %")
+
+
+@in_loop
 async def test_the_device_of_a_rank_that_hangs_shows_no_green_load():
     app = make_app(jobs.ranks(stalled=True))
     async with app.run_test(size=(120, 60)) as pilot:

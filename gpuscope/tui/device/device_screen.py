@@ -17,7 +17,7 @@ from ...text.units import window_text
 from ..charts.bins import Bins
 from ..charts.chart_series import device_layers
 from ..charts.line import LineChart, Series
-from ..charts.load_lanes import LOADS
+from ..charts.load_lanes import LOADS, gpu_lanes
 from ..charts.load_strips import Lane, LoadStrips, binned
 from ..charts.spark import spark
 from ..charts.stacked import StackedChart
@@ -25,9 +25,11 @@ from ..charts.trends import Trend, Trends
 from ..log.subject import device_of
 from ..memory.timeline import shown_seconds
 from ..shared.event_rows import event_lines
+from ..shared.host_trends import power_trends
 from ..shared.trainer_actions import open_act
 from ..shell.clock_at import clock_at
 from ..theme import SERIES
+from ..trainer.job_load import AXIS_ROWS, MOST_GPUS, parts_of
 from ..widgets.charted_screen import CHART_ROWS, WINDOWS, ChartedScreen
 from ..widgets.pane import set_title
 from ..widgets.program import program
@@ -278,7 +280,11 @@ class DeviceScreen(ChartedScreen):
         window = shown_seconds(self.session, host, device, "used_bytes", window)
         drawn = [self._series(device, what) for what in CHARTS]
         known = [at for at, (series, _) in enumerate(drawn) if series]
-        if self._broad.display:
+        others = [one for one in host.devices if one is not device] if not known else []
+        self._vram.display = not others
+        if self._broad.display and others:
+            self._draw_others(host, others)
+        elif self._broad.display:
             self._draw_broad(host, device, drawn, window, clock)
         rows = self.terminal[1] - 2 - self._cure_rows() - self._beside_rows()
         number_of = [] if self._broad.display else known or range(len(CHARTS))
@@ -289,7 +295,7 @@ class DeviceScreen(ChartedScreen):
         strip = self._parts if self._broad.display else self._strip
         if self._memory.display:
             self._draw_memory(self._memory, host, device, window, clock)
-        if strip.display:
+        if strip.display and not (strip is self._parts and others):
             self._draw_strip(strip, host, device, window, clock)
 
     def _draw_broad(
@@ -314,6 +320,18 @@ class DeviceScreen(ChartedScreen):
         remembered = max((seconds for _, seconds in drawn), default=0.0)
         set_title(self._trends, f"Last {window_text(window)}{source_text(remembered)}")
         self._trends.show(trends, window, host.sampled_seconds, clock)
+
+    def _draw_others(self, host: HostView, others: Sequence[DeviceView]) -> None:
+        """Draw the load and the power of the others beside a GPU of which nothing is known."""
+        window = shown_seconds(self.session, host, others[0], "used_bytes", WINDOWS[self._window])
+        now, clock = host.sampled_seconds, clock_at(self.session, host)
+        parts = parts_of(self._parts.size.height - AXIS_ROWS, len(others))
+        lanes = gpu_lanes(self.session.history, host, others[:MOST_GPUS], window, parts)
+        set_title(self._parts, f"Load of the other GPUs %, {window_text(window)}")
+        self._parts.show(lanes, window, now, clock)
+        trends = [*power_trends(self.session, others, None, window, MOST_GPUS, True)]
+        set_title(self._trends, f"Power of the other GPUs, {window_text(window)}")
+        self._trends.show(trends, window, now, clock)
 
     def _draw_memory(
         self,
