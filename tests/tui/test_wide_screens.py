@@ -522,6 +522,38 @@ async def test_how_the_last_training_went_stays_to_be_seen_after_it_ended():
 # ── the job below the charts of the Overview ──
 
 
+def box(screen: str, title: str) -> list[str]:
+    """Return the lines inside the frame with this title, which has a lower edge."""
+    rows = screen.splitlines()
+    top = next((n for n, row in enumerate(rows) if f"─ {title} ─" in row), None)
+    if top is None:
+        return []
+    left = rows[top].index(f"╭─ {title} ─")
+    below = [row[left : left + 1] for row in rows[top + 1 :]]
+    assert "╰" in below, title
+    height = below.index("╰")
+    assert set(below[:height]) <= {"│"}, title
+    return [row[left + 1 :].partition("│")[0] for row in rows[top + 1 : top + 1 + height]]
+
+
+@pytest.mark.slow
+@in_loop
+async def test_the_texts_of_a_job_in_brief_have_whole_frames_with_something_in_them():
+    app = make_app(jobs.ranks(stalled=True))
+    async with app.run_test(size=LARGE) as pilot:
+        shown = 0
+        for height in range(60, 40, -2):
+            await pilot.resize_terminal(200, height)
+            screen = await until(pilot, "Jobs", "step time: median")
+            await pilot.pause(0.3)
+            screen = text(app)
+            for title in ("Findings: what to do", "What happened"):
+                inside = box(screen, title)
+                shown += bool(inside)
+                assert not inside or "".join(inside).strip(), (title, height)
+        assert shown > 5
+
+
 @in_loop
 async def test_ranks_with_nothing_below_them_leave_the_width_to_what_to_do():
     source = ReplaySource(REDACTED / "h200x2-ddp.gsr")

@@ -66,6 +66,7 @@ class JobBrief(Vertical):
     JobBrief .texts { height: 1fr; }
     JobBrief .left { width: 13fr; height: 1fr; }
     JobBrief .right { width: 7fr; height: 1fr; }
+    JobBrief .right > Lines { max-height: 100%; }
     JobBrief .ranks-only { layout: vertical; }
     JobBrief .ranks-only > .left { width: 1fr; height: auto; }
     JobBrief .ranks-only > .right { width: 1fr; layout: horizontal; }
@@ -88,7 +89,8 @@ class JobBrief(Vertical):
         """Whether the stack of a rank is asked for; else its panel has the lines of code."""
         self._loss, self._memory = LineChart(classes="panel"), Lines(classes="panel")
         self._curve = Horizontal(classes="curve")
-        self._about, self._events = Lines(classes="panel"), Lines(classes="panel events")
+        self._about = Lines(counts_rest=True, classes="panel")
+        self._events = Lines(classes="panel events")
         self._texts = Horizontal(classes="texts")
         self._courses = RankCourses()
         self._loss_moved: set[str] = set()
@@ -282,10 +284,14 @@ class JobBrief(Vertical):
         events = session.happened.on(host).of_job(job.key, until)
         height, width = self._events.size.height, self._events.size.width
         set_title(self._events, "What happened")
+        beside = not self.query_one(".below").display  # both then have the whole height
+        left = self.query_one(".right").size.height - self._about.rows - FRAME_ROWS
+        self._events.display = beside or left > FRAME_ROWS  # else it would be an empty frame
         glyphs, now = self._events.tokens.glyphs, host.wall_seconds
+        width = width or self._about.size.width
         lines = event_lines(events, glyphs, max(height, MOST_EVENTS), width, now)
         self._event_rows = min(len(lines), MOST_EVENTS)
-        self._events.show(lines[:height])
+        self._events.show(lines[: height or None])  # without a height it is laid out later
 
     def on_live_table_selected(self, event: LiveTable.Selected) -> None:
         """A click on a rank opens its job."""
