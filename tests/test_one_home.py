@@ -426,7 +426,6 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
             "agent/": 1,  # runs on a host that has only the wire
             "cli/output.py": 1,  # readings, which the wire has checked
             "collect/": 1,  # as the agent
-            "model/alerts_settings.py": 1,  # a setting keeps its type
             "predict/tracing/value_statistics.py": 1,  # a scalar of torch keeps its type
             "probe/": 4,
             # whole numbers are written without a point

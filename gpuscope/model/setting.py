@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
+from ..text.numbers import number
+
 NOT_WATCHED = {None: "not watched", False: "not watched", True: "watched"}
 
 
@@ -71,8 +73,8 @@ def out_of_range(value: object, limits: tuple[float, float], then: str) -> str:
     The bounds are included, and ``then`` says what happens; "" when it is fine. True and False are
     no numbers here, nor is NaN.
     """
-    low, high = limits
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+    (low, high), found = limits, number(value)
+    if found is None or not low <= found <= high:
         return f"must be a number from {low:g} to {high:g}; {then}"
     return ""
 
