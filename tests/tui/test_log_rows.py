@@ -81,6 +81,26 @@ def test_a_job_starts_and_ends_once_with_its_reason_and_last_loss():
     assert first.place == last.place == ("job", "job-r")
 
 
+def test_retries_that_follow_each_other_are_one_entry_with_their_number():
+    frames = jobs.ranks(4, 20.0)
+    last, journal = end(frames), Journal()
+    text = "cuda:0 was full {}: cudaMalloc failed, the cache was emptied, and it was retried"
+    events = []
+    for second in (0, 1, 2, 3, 40):
+        events.append(
+            f.Event(400, "retry", last + second * 10**9, text.format("2 times"), {"count": 2})
+        )
+        view(journal, [*frames, *events])
+    assert [one.text for one in chosen(journal.entries.values()) if one.word == "retry"] == [
+        text.format("8 times in 3 s"),
+        text.format("2 times"),
+    ]
+    view(
+        journal, [*frames, *events, f.Event(401, "retry", last, text.format("once"), {"count": 1})]
+    )
+    assert words(journal).count("retry") == 3, "those of another allocator stand for themselves"
+
+
 @pytest.mark.parametrize(
     ("reason", "stopped", "word", "text"),
     [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...doctor.finding import SEVERITY_TOKENS
 from ...model.alerts import Alerts
@@ -19,11 +19,13 @@ from ...model.job_ends import End, end_of, job_end, last_state, lived_text, star
 from ...model.stalls import find_stall
 from ...store.view import by_key
 from ...text.ranges import compact_ranges, ranges_text, spans
+from ...text.units import window_text
 from .event_entry import event_entry
 from .log_entry import PROBE_LOST, RUNNING, WORDS, LogEntry, name_of_job
 
 if TYPE_CHECKING:
     from ...store.view import HostView, JobView
+    from ...wire.frames import Event
     from .finding_history import Case
 
 KEPT = 1000
@@ -31,12 +33,23 @@ KEPT = 1000
 OLD_SECONDS = 12 * 3600.0
 """What ended longer ago than this when it was first seen gets no entry."""
 TOGETHER_SECONDS = 15.0
+RETRIES_SECONDS = 600.0
+"""How long retries that follow each other are one entry; they may come in every step."""
 MOST_RANGES = 4
 """How many ranges of a job's pids are listed; the text says if there are more."""
 END_TOKENS = {"ok": "ok", "muted": "muted", "warn": "warn", "bad": "bad"}
 
 
 GRAVE_DEVICES = AlertSettings(throttle=True, ecc=True, for_seconds=3.0)
+
+
+class _Retries(NamedTuple):
+    """Retries of one allocator that follow each other: their first entry, times in ns, number."""
+
+    entry: LogEntry
+    first: int
+    last: int
+    times: int
 
 
 class Journal:
@@ -54,6 +67,7 @@ class Journal:
         self._cases: dict[int, bool] = {}
         self._alike: dict[tuple[str, str, str], tuple[LogEntry, set[str]]] = {}
         """By word, pitfall and job the last entry of a finding, and the places it stands for."""
+        self._retries: dict[int, _Retries] = {}
         self._alerts = Alerts(GRAVE_DEVICES)
         self._silent: dict[str, str] = {}
         self.changes = 0
@@ -142,8 +156,32 @@ class Journal:
                 jobs.update((allocator.id, job) for allocator in trainer.allocators)
         for event in host.events:
             entry = event_entry(host, event, jobs.get(event.id), offset)
-            if entry is not None and not self._is_repeated_by_another_rank(entry):
+            if entry is not None and event.e == "retry":
+                self._retried(event, entry)
+            elif entry is not None and not self._is_repeated_by_another_rank(entry):
                 self.add(entry)
+
+    def _retried(self, event: Event, entry: LogEntry) -> None:
+        """Keep the retries of one allocator that follow each other as one entry."""
+        before, times = self._retries.get(event.id), event.data.get("count")
+        times = times if isinstance(times, int) else 1
+        if before is not None and event.m <= before.last:
+            return  # it is counted already
+        now = _Retries(entry, event.m, event.m, times)
+        if (
+            before is not None
+            and event.m - before.last < TOGETHER_SECONDS * 1e9
+            and event.m - before.first < RETRIES_SECONDS * 1e9
+        ):
+            now = before._replace(last=event.m, times=before.times + times)
+            lasted = window_text(round((now.last - now.first) / 1e9))
+            subject, _, happened = now.entry.text.partition(": ")
+            subject = subject.partition(" was full ")[0]
+            entry = replace(
+                now.entry, text=f"{subject} was full {now.times} times in {lasted}: {happened}"
+            )
+        self._retries[event.id] = now
+        self.add(entry)
 
     def _is_repeated_by_another_rank(self, entry: LogEntry) -> bool:
         """Return whether another rank of the job has reported the same: they go on together."""
