@@ -89,6 +89,8 @@ class OutsideReader:
             logs, kinds = self._read(process.pid, seen.logs)
         except OSError as error:
             return dict.fromkeys(LOG_COLUMNS, why_process(error, process.pid, "fd/1"))
+        if not logs and {*kinds} <= {"nothing"}:
+            logs = seen.logs  # it is ending, and has closed its files
         seen.logs = logs
         if not logs:
             where = " and ".join(sorted(set(kinds))) or "nothing"

@@ -294,9 +294,11 @@ def killed_by(number: int) -> End:
 
 
 def last_state(job: JobView) -> list[str]:
-    """Return the last step and the last loss of a job."""
+    """Return the last step and the last loss of a job, or else those that its log has."""
     steps = [n for t in job.trainers if (n := t.number("step")) is not None]
+    steps = steps or [n for p in job.processes if (n := p.number("log_step")) is not None]
     losses = [n for t in job.trainers if (n := t.number("loss")) is not None]
+    losses = losses or [n for p in job.processes if (n := p.number("log_loss")) is not None]
     return [
         *([f"step {min(steps):,.0f}"] if steps else []),
         *([f"loss {losses[0]:.4g}"] if losses else []),

@@ -18,6 +18,7 @@ import pytest
 from gpuscope.collect import log_progress, processes
 from gpuscope.collect.log_progress import LOG_COLUMNS, OutsideReader, figures
 from gpuscope.wire.frames import LOST, NO_PERMISSION, NOT_SUPPORTED, ProcDef, Unknown
+from tests.fakes.probe_client import wait_for
 
 
 @pytest.mark.parametrize(
@@ -171,6 +172,21 @@ def test_step_and_loss_come_from_a_log_file_and_follow_it(tmp_path, writer):
     child.wait()
     gone = reader.sample(who, 50.0, 4.0)
     assert {gone[name].code for name in LOG_COLUMNS} == {LOST}
+
+
+def test_the_last_figures_of_a_log_stay_while_its_process_ends(tmp_path, writer):
+    """An ending process closes its files before it is gone, and may stay as a zombie."""
+    log = tmp_path / "train.log"
+    log.write_text("step 77 loss 0.5\n")
+    with log.open("a") as file:
+        child = writer(file, file)
+    reader, who = OutsideReader(), definition(child.pid)
+    assert reader.sample(who, 5.0, 1.0)["log_loss"] == 0.5
+    child.kill()
+    wait_for(lambda: "State:\tZ" in Path(f"/proc/{child.pid}/status").read_text(), 10.0)
+    assert reader.sample(who, 5.0, 2.0)["log_loss"] == 0.5
+    new = OutsideReader().sample(who, 5.0, 2.0)
+    assert isinstance(new["log_loss"], Unknown), "of a process that was never seen before"
 
 
 def test_the_bar_on_standard_error_and_the_loss_on_standard_output_are_put_together(

@@ -81,6 +81,21 @@ def test_a_job_starts_and_ends_once_with_its_reason_and_last_loss():
     assert first.place == last.place == ("job", "job-r")
 
 
+def test_the_last_loss_is_that_of_the_log_where_the_probe_knows_none():
+    frames = jobs.ranks(1, 20.0)
+    loss = f.TRAINER_COLUMNS.index("loss") + 1
+    for frame in frames:
+        if isinstance(frame, f.Sample):
+            for row in frame.t:
+                row[loss] = None
+            for row in frame.p:
+                row.extend([None] * (1 + len(f.PROCESS_COLUMNS) - len(row)))
+                row[f.PROCESS_COLUMNS.index("log_loss") + 1] = 0.875
+    journal = journal_of(frames)
+    view(journal, gone(frames, "killed by signal 9"))
+    assert "loss 0.875" in chosen(journal.entries.values())[-1].text
+
+
 def test_retries_that_follow_each_other_are_one_entry_with_their_number():
     frames = jobs.ranks(4, 20.0)
     last, journal = end(frames), Journal()
