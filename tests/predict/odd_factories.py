@@ -259,3 +259,15 @@ def half_singular_values(batch: int, device: Any) -> Made:
         device,
         lambda model: torch.linalg.svdvals(model(torch.zeros(16, 64, device=device))).sum(),
     )
+
+
+def needs_a_library(batch: int, device: Any) -> Made:
+    import a_library_that_is_nowhere  # type: ignore[import-not-found]  # noqa: F401
+
+    return _made(device, lambda model: model(torch.zeros(batch, 64, device=device)).sum())
+
+
+def builds_in_half_precision(batch: int, device: Any) -> Made:
+    """It starts from orthogonal weights, which are computed where the weights are."""
+    torch.linalg.qr(torch.randn(64, 64, device=device, dtype=torch.bfloat16))
+    return _made(device, lambda model: model(torch.zeros(batch, 64, device=device)).sum())

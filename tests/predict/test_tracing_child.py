@@ -135,6 +135,8 @@ def test_values_that_nobody_has_are_doubts(tracer: Tracer) -> None:
         ("half_convolution", "factory_failed", "cast one of them"),
         ("short_labels", "factory_failed", "cross-entropy takes classes as int64, and gets int32"),
         ("short_labels", "factory_failed", "labels.long()"),
+        ("needs_a_library", "factory_failed", "pip install a_library_that_is_nowhere"),
+        ("builds_in_half_precision", "factory_failed", "linalg_qr has no kernel for bfloat16"),
         ("into_numpy", "data_dependent", "reads a tensor's memory"),
         ("custom_kernel", "no_fake_kernel", "gpuscope_tests"),
         # the child ends and another one is started

@@ -53,8 +53,29 @@ def library(module: str, what: str) -> Any:
 def in_words(request: Request, error: BaseException) -> CannotPredict:
     if isinstance(error, CannotPredict):
         return _within(request, error)
-    kind, text = type(error).__name__, " ".join(str(error).split())[:400]
-    text = text.replace(str(DEVICE), "cuda:0")  # which has taken the GPU's place
+    known = _known(request, error)
+    if known is not None:
+        return known
+    kind, text = _told(error)
+    if isinstance(error, SystemExit):
+        text = f"it called sys.exit({text})"
+    return CannotPredict(
+        f"{request.model} failed while its training was traced{_theirs(error)}.",
+        f"{kind}: {text}" if text else kind,
+        "run one step of it on a GPU or CPU; if that works, " + _CALIBRATE,
+    )
+
+
+def _told(error: BaseException) -> tuple[str, str]:
+    """Return the kind of an exception and its words."""
+    text = " ".join(str(error).split())[:400]
+    # the host has taken the GPU's place
+    return type(error).__name__, text.replace(str(DEVICE), "cuda:0")
+
+
+def _known(request: Request, error: BaseException) -> CannotPredict | None:
+    """Return what is known of an exception; None if that is no more than its own words."""
+    kind, text = _told(error)
     at = _theirs(error)
     if isinstance(error, TypesDiffer):
         name, *types = error.args
@@ -164,13 +185,7 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
             "create tensors with torch in the factory: they hold no data here",
             "memory",
         )
-    if isinstance(error, SystemExit):
-        text = f"it called sys.exit({text})"
-    return CannotPredict(
-        f"{request.model} failed while its training was traced{at}.",
-        f"{kind}: {text}" if text else kind,
-        "run one step of it on a GPU or CPU; if that works, " + _CALIBRATE,
-    )
+    return None
 
 
 def _no_halves(request: Request, at: str, why: str) -> CannotPredict:
@@ -187,8 +202,7 @@ def _within(request: Request, failure: CannotPredict) -> CannotPredict:
     raised = getattr(cause, "__context__", None)
     if raised is None or isinstance(raised, CannotPredict):
         return raised or failure
-    known = in_words(request, raised)
-    return failure if known.code == "factory_failed" else known
+    return _known(request, raised) or failure
 
 
 def _theirs(error: BaseException) -> str:
