@@ -19,9 +19,18 @@ from .on_import import debug
 
 CONCURRENT_KERNEL = 10
 """``CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL``: the kind that needs buffers on the device."""
+LAUNCHES = (
+    ("cuptiActivityEnableRuntimeApi", (211, 214, 269, 270, 430, 431, 505, 506)),
+    ("cuptiActivityEnableDriverApi", (307, 442, 477, 478, 652, 653)),
+)
+"""Functions of CUPTI since CUDA 12.5, with the calls that launch a kernel by their numbers in
+``cupti_runtime_cbid.h`` and ``cupti_driver_cbid.h``. They never change; an older CUPTI refuses
+those that it does not have."""
 _NAME = "libcupti.so"
 _set_up: List[int] = []
 """The process in which CUPTI has been set up by us."""
+_library: List[Any] = []
+"""What :func:`loaded` has found: to read a process's list of libraries takes a millisecond."""
 
 
 def is_set_up() -> bool:
@@ -49,6 +58,26 @@ def set_up(maps: str = "/proc/self/maps") -> Optional[Tuple[float, float]]:
         debug("CUPTI is set up by the trace itself", error)
         return None
     return begin, time.perf_counter()
+
+
+def record_launches(recorded: bool) -> bool:
+    """Have a trace that runs record the calls that launch kernels, or not; return whether it does.
+
+    CUPTI's documentation says that whoever enables all calls, as torch does at the start of each
+    trace, overrides this. So there is nothing to take back.
+    """
+    try:
+        if not _library:
+            _library.append(loaded())
+        (library,) = _library
+        if library is None:
+            return False
+        changes = [(getattr(library, name), numbers) for name, numbers in LAUNCHES]
+        answers = [change(one, int(recorded)) for change, numbers in changes for one in numbers]
+        return bool(answers[0] == 0)
+    except Exception as error:
+        debug("it is not changed which calls are recorded", error)
+        return False
 
 
 def loaded(maps: str = "/proc/self/maps") -> Any:

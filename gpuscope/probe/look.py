@@ -5,8 +5,8 @@ What the trace holds is read and added up in the request's thread, a slice at a 
 The training loses 10 to 25 us with each event, because its host waits while torch puts the trace
 together and while it is read. So a look is of fewer steps where a step has many events. How many it
 has is known from the look before. In a first look one step is traced alone. If no three have room,
-that step is the look: fewer have no interval either. Before it, CUPTI sets itself up in this thread
-(:mod:`.cupti`).
+that step is the look: fewer have no interval either. In a trace of one step whose device waits for
+the host, launches are left out. Before it, CUPTI sets itself up in this thread (:mod:`.cupti`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from . import cuda, cupti
 from .blob_file import refuse_without_memory
 from .history import count_of
 from .long_requests import Answer, LongRequest, Refusal
-from .look_calls import Span
+from .look_calls import ALL_RECORDED, Call, Launches, Span, launches_of
 from .look_events import Breath, YoungOnly, events_of
-from .look_rows import HostSpans, Stand, summary
+from .look_rows import Activity, HostSpans, Stand, summary
 from .look_trace import LONGEST_WAIT_SECONDS, MAX_STEPS, Trace
 from .on_import import debug
 from .profiling import Alone, refuse_beside_another, used_device
@@ -34,6 +34,9 @@ LEAST_STEPS = 3
 MOST_EVENTS, MOST_OF_HOST = 6000, 5000
 """The most events of whole steps, unless a single step has more. The second is for a first look at
 a training whose device waits for the host, which loses all the time that they take."""
+MOST_BUSY = 0.5
+"""Launches that were not recorded may have waited for room in the queue of a device that was busy
+for a larger share of the step: then it is not known what the host needs."""
 LEAST_USUAL = 4
 """From so few steps on, those since the look before tell how long a step takes without a trace."""
 SETTLES, SETTLES_SECONDS = 3.0, 0.1
@@ -128,6 +131,7 @@ def take(
     began: List[int] = []
     spans: List[Tuple[str, float, float]] = []
     traces = [trace] if first is None else [first, trace]
+    events: List[Any] = []
     setting_up = threading.Lock()
 
     def on_collection(phase: str, info: Any) -> None:
@@ -174,14 +178,16 @@ def take(
         try:
             if first is not None:
                 record(first)
-                count = len(first.results.events())
+                events = first.results.events()
                 most = MOST_OF_HOST if first.drained else MOST_EVENTS
+                count = len(events) * (2 if first.without_launches else 1)
                 room = most // max(1, count)
                 if room < LEAST_STEPS and len(first.marks) > 1:
                     traces, trace = [first], first
                 else:
                     trace.limit(room)
                     first.results = None
+                    events.clear()
                     act.wait(SETTLES_SECONDS)
             if trace is not first:
                 record(trace)
@@ -197,7 +203,11 @@ def take(
     act.stage = "the trace is being read"
     used, reading = time.thread_time(), time.perf_counter()
     with YoungOnly():
-        value = _read(trace, collections, inputs, stack_samples)
+        breathe = Breath()
+        if trace is not first:
+            events = trace.results.events()
+        breathe()
+        value = _read(trace, events, breathe, collections, inputs, stack_samples)
     spans.append(("read", reading, time.perf_counter()))
     value.update(
         began=trace.marks[0] / 1e9,
@@ -216,6 +226,8 @@ def take(
 
 def _read(
     trace: Trace,
+    events: List[Any],
+    breathe: Breath,
     collections: List[Span],
     inputs: List[Tuple[float, float]],
     stack_samples: List[Stand],
@@ -226,8 +238,7 @@ def _read(
         [(_ns(start, shift), _ns(end, shift)) for start, end in inputs], collections, stack_samples
     )
     marks = trace.marks
-    breathe = Breath()
-    activities, calls, others = events_of(trace.torch, trace.results, breathe)
+    activities, calls, others = events_of(trace.torch, events, breathe)
     trace.results = None
     if not activities and not calls:
         raise Refusal(
@@ -235,18 +246,35 @@ def _read(
             "the profiler heard nothing of CUDA: nothing ran on the device, or CUPTI is missing or "
             "serves another tool (nsys, ncu, DCGM)",
         )
-    value = summary(activities, calls, marks, host, breathe, trace.drained)
+    more = ALL_RECORDED
+    if trace.without_launches:
+        more = launches_of(activities, calls, trace.thread, marks[-1] - 1)
+        breathe()
+    value = summary(activities, calls, marks, host, breathe, trace.drained, more)
     if not value:
         raise Refusal("failed", "no complete step was traced: nothing ran on a device")
+    if trace.without_launches and (not trace.drained or _busy(value) > MOST_BUSY):
+        value["host_step_seconds"] = None
     value.update(
         events=len(activities) + len(calls) + sum(row[1] for row in others),
         overheads=others,
-        events_a_step=sum(
-            marks[0] <= one[1] < marks[-1] for found in (activities, calls) for one in found
-        )
-        / max(1, len(marks) - 1),
+        events_a_step=_within(activities, calls, marks, more) / max(1, len(marks) - 1),
     )
     return value
+
+
+def _within(activities: List[Activity], calls: List[Call], marks: List[int], more: Launches) -> int:
+    """Return how many events lie within the marks, with those that were not recorded."""
+    starts = [one[1] for one in activities]
+    starts += [one[1] for one in calls]
+    starts += more.moments.values()
+    return len([one for one in starts if marks[0] <= one < marks[-1]])
+
+
+def _busy(value: Dict[str, Any]) -> float:
+    """Return the share of the window in which something ran."""
+    idle = sum(float(row[1]) for row in value["idle"])
+    return 1.0 - idle / float(value["seconds"])
 
 
 def _wants_cupti(steps: Steps) -> bool:

@@ -20,7 +20,7 @@ NEVER = 1 << 30
 
 
 def events_of(
-    torch: Any, results: Any, breathe: Callable[[], None]
+    torch: Any, events: List[Any], breathe: Callable[[], None]
 ) -> Tuple[List[Activity], List[Call], List[List[Any]]]:
     """Return what ran on the busiest device, the runtime's calls, and a table of other events.
 
@@ -28,15 +28,13 @@ def events_of(
     The interpreter is this thread's meanwhile, so an event is asked only what is needed: whether it
     is of the host or of a device is the same for all of one name. They are plain tuples, because
     Python's garbage collector forgets those of texts and numbers at once, and named ones never.
+    ``events`` is empty afterwards.
     """
     on_device: Dict[int, List[Activity]] = {}
     calls: List[Call] = []
     others: Dict[str, List[Any]] = {}
-    events = results.events()
-    count = len(events)
-    breathe()
-    if count > MAX_EVENTS:
-        raise Refusal("refused", f"the trace has {count} events: too many to read here")
+    if len(events) > MAX_EVENTS:
+        raise Refusal("refused", f"the trace has {len(events)} events: too many to read here")
     names: Dict[str, Tuple[str, str]] = {}
     kind = type(events[0]) if events else None
     events.reverse()

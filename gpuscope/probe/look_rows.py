@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from operator import itemgetter
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .look_calls import Call, Span, holding, launching, own_ns, waits
+from .look_calls import ALL_RECORDED, Call, Launches, Span, holding, launching, own_ns, waits
 
 MAX_NAMES = 64
 """How many kernels are reported by name; the others are added up in one row."""
@@ -83,14 +83,15 @@ def summary(
     host: HostSpans,
     breathe: Callable[[], None] = lambda: None,
     drained: bool = False,
+    more: Launches = ALL_RECORDED,
 ) -> Dict[str, Any]:
     """Return where the time between the first and the last of ``marks`` went, in seconds.
 
     ``marks`` are the moments at which the host ended a step. The device comes by later: a step of
     the device begins with the first activity that was launched after the mark. A device that had
     nothing to do at the first mark and after the last one is ``drained``: then the window is from
-    mark to mark. ``breathe()`` is called now and then, so that whoever waits for the interpreter
-    gets it.
+    mark to mark. ``more`` are launches that are no calls. ``breathe()`` is called now and then, so
+    that whoever waits for the interpreter gets it.
 
     Keys: ``seconds`` and ``steps`` of the window; ``kernels`` ``[name, count, seconds, own
     seconds]``, where the own seconds of all add up to the time in which something ran;
@@ -103,7 +104,7 @@ def summary(
     ``[seconds of each part, those of each row of kernels, of what is left out, of each row of
     idle]``. Empty where the trace has no whole step.
     """
-    launched = {number: start for _, start, _, number, _ in calls if number}
+    launched = {**{number: start for _, start, _, number, _ in calls if number}, **more.moments}
     ordered = sorted(activities, key=itemgetter(1))
     breathe()
     begins = (drained_begins if drained else step_begins)(ordered, launched, marks)
@@ -129,7 +130,7 @@ def summary(
         sums[kind], covered = _own_times(
             by_kind[kind], covered, begin, end, table, parts, copied, where, breathe
         )
-    threads = launching(calls)
+    threads = launching(calls) | more.threads
     held_calls = holding(calls, threads)
     breathe()
     idle = _idle(gaps(covered, begin, end), inside, launched, held_calls, host, parts, breathe)
@@ -146,7 +147,7 @@ def summary(
     waited = waits(calls, threads, held_calls)
     held = [(max(first, begin), min(last, end)) for first, last in waited]
     breathe()
-    own = own_ns(calls, threads, waited, min(marks), max(marks))
+    own = own_ns(calls, threads, waited, min(marks), max(marks), more.moments.values())
     breathe()
     return {
         "seconds": (end - begin) / 1e9,

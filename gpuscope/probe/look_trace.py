@@ -15,7 +15,7 @@ import time
 from contextlib import nullcontext
 from typing import Any, Dict, List, Optional, Tuple
 
-from . import cuda
+from . import cuda, cupti
 from .long_requests import Refusal
 from .marks import capturing
 from .on_import import debug
@@ -41,6 +41,8 @@ LATE_STEPS = 16
 """How many more steps to wait for a device that is behind the host."""
 QUIET_LEVEL = 99
 _LEVEL = "_ZN9libkineto6Logger14severityLevel_E"
+_BLOCKING = "CUDA_LAUNCH_BLOCKING"
+"""Where this is set, how long launches wait is the answer."""
 _SPEAKS_SINCE = (2, 12)
 """From this torch on the profiler itself writes to stderr at each start and stop."""
 
@@ -68,8 +70,12 @@ class Trace:
         self.spans: List[Tuple[str, float, float]] = []
         """What was done when: ``prepare``, ``enable``, ``record``, ``stop``, in seconds of
         ``perf_counter()``."""
+        self.thread = (0, 0)
+        """What the system and the C library call the training thread."""
         self.drained = False
         """Whether the device had nothing to do at the start, and nothing after the last step."""
+        self.without_launches = False
+        """Whether the calls that launch kernels are not in the trace."""
         self.problem = ""
         self.over = threading.Event()
         self._wanted, self._most = wanted, MAX_STEPS
@@ -139,6 +145,7 @@ class Trace:
                 return
             self._state = "starts"
         self.first_step = steps.total
+        self.thread = threading.get_native_id(), threading.get_ident()
         behind = self._entries.event()
         self.begun = begin = time.perf_counter()
         if self._level is not None:
@@ -155,11 +162,13 @@ class Trace:
             self._state = "over"
             self._speak()
             raise
+        self._idle_at_start = behind is True or bool(behind.query())
+        if self._most == 1 and self._idle_at_start and not os.environ.get(_BLOCKING):
+            self.without_launches = cupti.record_launches(False)
         self.shift = time.time_ns() - time.perf_counter_ns()
         enabled = time.perf_counter()
         self.start_seconds = enabled - begin
         self.spans += [("prepare", begin, prepared), ("enable", prepared, enabled)]
-        self._idle_at_start = behind is True or bool(behind.query())
         self.marks.append(time.time_ns())
         self._computed = time.process_time()
         self._state = "runs"
@@ -179,6 +188,8 @@ class Trace:
                 if self._idle_at_start and self._comes_soon():
                     self.drained = True
                     self.stop()
+                elif self.without_launches:
+                    cupti.record_launches(True)  # what is recorded belongs to the next step
             return
         self._late += 1
         if self._late >= LATE_STEPS or self._is_over():

@@ -12,7 +12,13 @@ import pytest
 from gpuscope.probe import cupti
 
 SOURCE = """
-int enabled, calls;
+int enabled, calls, left_out, known = 500;
+int cuptiActivityEnableRuntimeApi(unsigned number, unsigned char enable) {
+  if (number >= known) return 1;
+  left_out += enable ? -1 : 1;
+  return 0;
+}
+int cuptiActivityEnableDriverApi(unsigned number, unsigned char enable) { return 0; }
 int cuptiActivityEnable(int kind) { calls++; enabled |= 1 << kind; return 0; }
 int cuptiActivityDisable(int kind) { calls++; enabled &= ~(1 << kind); return 0; }
 """
@@ -27,6 +33,7 @@ def library(tmp_path, monkeypatch):
     command = [compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)]
     subprocess.run(command, input=SOURCE, text=True, check=True)
     monkeypatch.setattr(cupti, "_set_up", [])
+    monkeypatch.setattr(cupti, "_library", [])
     return path
 
 
@@ -46,3 +53,22 @@ def test_a_library_that_is_not_loaded_stays_so(library, tmp_path):
     assert cupti.set_up(str(maps)) is None
     with pytest.raises(OSError):
         ctypes.CDLL(str(library), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+
+
+def test_launches_are_left_out_and_taken_in_again_by_what_this_library_knows_of(library):
+    loaded = ctypes.CDLL(str(library))
+    left_out = ctypes.c_int.in_dll(loaded, "left_out")
+    assert cupti.record_launches(False)
+    assert left_out.value == 6
+    assert cupti.record_launches(True)
+    assert left_out.value == 0
+    ctypes.c_int.in_dll(loaded, "known").value = 0
+    assert not cupti.record_launches(False)
+
+
+def test_an_older_library_and_none_at_all_record_all_calls(monkeypatch):
+    monkeypatch.setattr(cupti, "_library", [ctypes.CDLL(None)])
+    assert not cupti.record_launches(False)
+    monkeypatch.setattr(cupti, "_library", [])
+    monkeypatch.setattr(cupti, "loaded", lambda: None)
+    assert not cupti.record_launches(False)

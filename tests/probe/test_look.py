@@ -381,6 +381,39 @@ def test_a_first_look_of_many_events_is_the_step_that_was_traced_to_count_them(
                                                         "stop", "read"}  # fmt: skip
 
 
+@pytest.mark.parametrize(("left_out", "alone"), [(False, False), (True, True)])
+def test_launches_that_were_left_out_of_the_first_step_count_as_events(
+    training, left_out, alone, monkeypatch
+):
+    class Recorded:
+        def __init__(self):
+            self.asked = 0
+
+        def events(self):
+            self.asked += 1
+            return [None] * 100
+
+    monkeypatch.setattr(look, "MOST_OF_HOST", 500)
+    monkeypatch.setattr(look_trace.cupti, "record_launches", lambda recorded: left_out)
+    monkeypatch.setattr(look, "_read", lambda trace, events, *host: {"read": [trace, len(events)]})
+    first, trace = Trace(torch, CPU, 1), Trace(torch, CPU, 3)
+    first.limit(1)
+    recorded = [Recorded(), Recorded()]
+    for one, found in zip((first, trace), recorded, strict=True):
+        ends = one._entries.disable
+        monkeypatch.setattr(
+            one._entries, "disable", lambda ends=ends, found=found: ends() and found
+        )
+    box = []
+    thread = threading.Thread(
+        target=lambda: box.append(look.take(act(), trace, training.steps, training.ledger, first))
+    )
+    thread.start()
+    training.until(lambda: not thread.is_alive())
+    assert box[0]["read"] == [first if alone else trace, 100]
+    assert [one.asked for one in recorded] == [1, int(not alone)]
+
+
 def test_cupti_is_set_up_once_between_steps_and_not_by_the_training_thread(training, monkeypatch):
     called = []
     monkeypatch.setattr(look.cuda, "initialised", lambda: True)
@@ -465,6 +498,42 @@ def test_a_trace_ends_before_the_next_backward_pass_if_the_device_is_done(traini
     assert len(trace.marks) == marks == 4
     assert training.steps.on_backward is None
     assert not torch.autograd._profiler_enabled()
+
+
+@pytest.mark.parametrize(
+    ("steps", "idle", "blocking", "drains", "expected"),
+    [
+        (1, True, None, True, [False]),
+        (1, True, None, False, [False, True]),
+        (1, False, None, True, []),
+        (3, True, None, True, []),
+        (1, True, "1", True, []),
+    ],
+)
+def test_launches_are_left_out_of_one_step_whose_device_waits_for_the_host(
+    training, monkeypatch, steps, idle, blocking, drains, expected
+):
+    """Where the device lags behind after all, those of the next step are recorded again."""
+    asked = []
+    monkeypatch.setattr(
+        look_trace.cupti, "record_launches", lambda recorded: asked.append(recorded) or True
+    )
+    monkeypatch.delenv("CUDA_LAUNCH_BLOCKING", raising=False)
+    if blocking:
+        monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", blocking)
+    trace = Trace(torch, CPU, 3)
+    trace.limit(steps)
+    first = Mark(0 if idle else 9**9)
+    marks = iter([first])
+    later = 0 if drains else 9**9
+    monkeypatch.setattr(trace._entries, "event", lambda: next(marks, None) or Mark(later))
+    training.steps.on_step = trace
+    with Alone(trace.stop):
+        training.until(lambda: trace.over.is_set() or len(asked) == 2)
+        trace.leave(training.steps)
+    assert asked == expected
+    assert trace.without_launches == bool(expected)
+    assert trace.thread == (threading.get_native_id(), threading.get_ident())
 
 
 def test_steps_that_a_look_has_made_longer_do_not_count_as_usual(training):

@@ -6,7 +6,14 @@ import random
 
 import pytest
 
-from gpuscope.probe.look_calls import holding, launching, own_ns, waits
+from gpuscope.probe.look_calls import (
+    LATENCY_NS,
+    holding,
+    launches_of,
+    launching,
+    own_ns,
+    waits,
+)
 from gpuscope.probe.look_rows import (
     MAX_NAMES,
     HostSpans,
@@ -290,3 +297,48 @@ def test_kinds(name, kind):
 def test_unions_and_gaps():
     assert union([(5, 6), (1, 3), (2, 4), (4, 5), (9, 9)]) == [(1, 6)]
     assert gaps([(1, 6), (8, 9)], 0, 10) == [(0, 1), (6, 8), (9, 10)]
+
+
+def test_launches_that_were_not_recorded_change_no_answer_where_the_device_waits_for_the_host():
+    """A device that has nothing to do begins with each activity a moment after its launch."""
+    activities, calls, at = [], [], 0
+    for number in range(1, 400):
+        at += random.Random(number).choice((4_000, 14_000, 30_000))
+        calls.append(("cudaLaunchKernel", at, at + 3_000, number, 7 + (number > 200)))
+        begin = max(at + LATENCY_NS, activities[-1][2] if activities else 0)
+        activities.append((f"kernel {number % 9}", begin, begin + 3_000, number))
+        if number % 20 == 0:
+            calls.append(("cudaMemcpyAsync", at + 4_000, at + 5_000, 1000 + number, 7))
+            calls.append(("cudaStreamSynchronize", at + 5_000, begin + 4_000, 2000 + number, 7))
+            at = begin + 4_000
+        if number == 300:
+            calls.append(("cudaMalloc", at + 4_000, at + 54_000, 3000, 8))
+            at += 54_000
+    marks = [0, at + 20_000]
+    stands = [Stand(one, one + 90_000, "read", "train.py:3") for one in range(0, at, 200_000)]
+    host = HostSpans((), [(1_000_000, 1_100_000)], stands)
+    few = [one for one in calls if "Launch" not in one[0]]
+    more = launches_of(activities, few, (7, 0), marks[-1] - 1)
+    whole = summary(activities, calls, marks, host, drained=True)
+    without = summary(activities, few, marks, host, drained=True, more=more)
+    assert {"sync", "allocate", "launch", "collection"} <= {row[0] for row in whole["idle"]}
+    assert whole["calls"][0][0] == "cudaLaunchKernel"
+    assert not [row for row in without["calls"] if "Launch" in row[0]]
+    for row in whole["idle"]:
+        (same,) = [one for one in without["idle"] if one[0] == row[0]]
+        assert same[1] == pytest.approx(row[1], abs=1e-5)
+    assert without["host_step_seconds"] == pytest.approx(whole["host_step_seconds"], rel=0.02)
+    different = {"idle", "calls", "parts", "host_step_seconds"}
+    assert {key: one for key, one in without.items() if key not in different} == {
+        key: one for key, one in whole.items() if key not in different
+    }
+
+
+def test_a_launch_that_was_not_recorded_is_of_the_training_thread_and_before_its_step_ended():
+    """CUPTI may name a thread by 32 bits of what the C library calls it."""
+    named = -0x10C0
+    calls = [("cudaEventRecord", 5, 6, 9, named), ("cudaMemsetAsync", 5, 6, 8, 3)]
+    activities = [("memset", 20_000, 21_000, 8), ("a", 20_000, 21_000, 1), ("b", 60_000, 70_000, 2)]
+    found = launches_of(activities, calls, (4242, 0x7F00_FFFF_EF40), 50_000)
+    assert found.moments == {1: 20_000 - LATENCY_NS, 2: 50_000}
+    assert found.threads == {named, 3}
