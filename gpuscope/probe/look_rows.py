@@ -7,7 +7,7 @@ what is returned adds up to the window. All times are nanoseconds of the host's 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from operator import itemgetter
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
@@ -210,7 +210,7 @@ def drained_begins(
     if not ordered or len(marks) < 2:
         return []
     end = max(marks[-1], max(one[2] for one in ordered))
-    inner = step_begins(ordered, launched, marks)[1 : len(marks) - 1]
+    inner = step_begins(ordered, launched, marks)[1 : len(marks) - 1] if len(marks) > 2 else []
     inner += [end] * (len(marks) - 2 - len(inner))
     return [marks[0], *inner, end]
 
@@ -305,7 +305,8 @@ def _own_times(
     if until > first:
         spans.append((first, until))
     breathe()
-    return [whole_sum, own_sum, len(items)], union([*above, *spans]) if above else spans
+    merged = union([*above, *spans]) if above and spans else [*above, *spans]
+    return [whole_sum, own_sum, len(items)], merged
 
 
 _IDLE = "idle: "
@@ -406,12 +407,11 @@ def _idle(
     ]
     starts = [one[1] for one in inside]
     explained = union([span for layer in layers for span in layer.spans()])
-    explained_ends = [end for _, end in explained]
     seconds: Dict[str, List[int]] = {}
     # Most gaps are short and of these two: they are added up without a call.
     plain = {"launch": [0, 0], "queue": [0, 0]}
     shares = {name: parts.row(_IDLE + name) for name in plain}
-    part = since = before = 0
+    part = since = before = at = low = spot = 0
     places: Dict[str, Dict[str, int]] = {}
     where = _places(host)
 
@@ -429,13 +429,17 @@ def _idle(
                 kept[place] = kept.get(place, 0) + last - first
 
     for number, (start, end) in enumerate(free):
-        at = bisect_left(starts, end)
+        while at < len(starts) and starts[at] < end:
+            at += 1
         launch: Optional[int] = None
         if at < len(inside) and starts[at] == end:
             launch = launched.get(inside[at][3])
         until = end if launch is None else min(max(launch, start), end)
-        drained = bisect_left(ends, start) < bisect_right(ends, until)
-        spot = bisect_right(explained_ends, start)
+        while low < len(ends) and ends[low] < start:
+            low += 1
+        drained = low < len(ends) and ends[low] <= until
+        while spot < len(explained) and explained[spot][1] <= start:
+            spot += 1
         if not drained and (spot == len(explained) or explained[spot][0] >= until):
             cause = "launch" if until > start else "queue"
             plain[cause][0] += end - start
