@@ -189,12 +189,21 @@ class Trace:
                     self.drained = True
                     self.stop()
                 elif self.without_launches:
-                    cupti.record_launches(True)  # what is recorded belongs to the next step
+                    self._record_next()
             return
         self._late += 1
         if self._late >= LATE_STEPS or self._is_over():
             self._drain()
             self.stop()
+
+    def _record_next(self) -> None:
+        """Have the launches of the next step recorded, by which it is known to be the next.
+
+        Not after another thread has ended the trace: CUPTI would go on without one.
+        """
+        with self._lock:
+            if self._state == "runs":
+                cupti.record_launches(True)
 
     def _enough(self, seconds: float) -> bool:
         """Whether the steps so far are enough for a result."""

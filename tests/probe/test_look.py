@@ -381,6 +381,23 @@ def test_a_first_look_of_many_events_is_the_step_that_was_traced_to_count_them(
                                                         "stop", "read"}  # fmt: skip
 
 
+def test_no_launches_are_recorded_once_another_thread_has_ended_the_trace(training, monkeypatch):
+    """CUPTI would go on recording them, and nobody would ever take them out of its buffers."""
+    asked = []
+    monkeypatch.setattr(
+        look_trace.cupti, "record_launches", lambda recorded: asked.append(recorded) or True
+    )
+    trace = Trace(torch, CPU, 3)
+    trace.limit(1)
+    monkeypatch.setattr(trace, "_comes_soon", lambda: trace.stop())
+    training.steps.on_step = trace
+    with Alone(trace.stop):
+        training.until(trace.over.is_set)
+        trace.leave(training.steps)
+    assert asked == [False]
+    assert not torch.autograd._profiler_enabled()
+
+
 @pytest.mark.parametrize(("left_out", "alone"), [(False, False), (True, True)])
 def test_launches_that_were_left_out_of_the_first_step_count_as_events(
     training, left_out, alone, monkeypatch
