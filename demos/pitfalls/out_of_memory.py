@@ -37,7 +37,10 @@ def main() -> None:
         "--steps",
         type=int,
         default=200,
-        help="optimizer steps, an evaluation every 50 (default: 200)",
+        help="optimizer steps (default: 200)",
+    )
+    parser.add_argument(
+        "--every", type=int, default=50, help="steps from one evaluation to the next (default: 50)"
     )
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -59,14 +62,15 @@ def main() -> None:
     model = nn.Sequential(*layers, nn.Linear(WIDTH, len(kinds))).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     evaluation_batch = free // 100 // (DEPTH * WIDTH * 4)
-    print(f"an evaluation of {200 * evaluation_batch:,} samples every 50 steps", flush=True)
+    held_out = 200 * evaluation_batch
+    print(f"an evaluation of {held_out:,} samples every {args.every} steps", flush=True)
     for step in range(1, args.steps + 1):
         inputs, labels = batch(kinds, 256)
         loss = F.cross_entropy(model(inputs), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if step % 50 == 0 or step == args.steps:
+        if step % args.every == 0 or step == args.steps:
             held = evaluate(model, kinds, evaluation_batch)
             peak = torch.cuda.max_memory_allocated() / 2**30
             print(

@@ -94,7 +94,7 @@ SHORT = {
 LONG = {
     "ddp-no-sampler": "--epochs 100000",
     "first-compiled-step": "--steps 100000000 --backend aot_eager",
-    "out-of-memory": "--steps 100000",
+    "out-of-memory": "--steps 100000 --every 1000",  # it ends soon after its first evaluation
     "recompiles": "--seconds 300 --backend aot_eager",
 }
 """What keeps it running while it is looked at. The others train for five minutes.
