@@ -29,6 +29,7 @@ def main() -> None:
         print("This training needs two CUDA GPUs.", file=sys.stderr)
         sys.exit(3)
 
+    torch.set_float32_matmul_precision("high")
     local_rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
