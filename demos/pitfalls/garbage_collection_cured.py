@@ -32,8 +32,9 @@ def main() -> None:
     step, spent, begun = 0, 0.0, time.monotonic()
     while step < args.steps and time.monotonic() < begun + args.seconds:
         chosen = [records[(step * 64 + number) % len(records)] for number in range(64)]
-        tokens = torch.tensor([[record["id"] % 512] for record in chosen], device=device)
-        kinds = torch.tensor([record["kind"][0] for record in chosen], device=device)
+        tokens = torch.tensor([[record["id"] % 512] for record in chosen])
+        kinds = torch.tensor([record["kind"][0] for record in chosen])
+        tokens, kinds = (one.to(device, non_blocking=True) for one in (tokens, kinds))
         loss = F.cross_entropy(model(tokens), kinds)
         optimizer.zero_grad()
         loss.backward()
