@@ -50,12 +50,13 @@ def verb(*words: str) -> str:
     return done.stdout
 
 
-def raw_look(pid: int) -> dict[str, Any]:
-    """What the probe remembers of its last look."""
-    reader = Reader(sockets(pid)[0], 60.0)
+def raw_look(told: dict[str, Any]) -> dict[str, Any]:
+    """What the probe remembers of the look that ``why`` has told of."""
+    reader = Reader(sockets(told["pid"])[0], 60.0)
     answer, _, _ = ask(reader, "time", {}, 30.0)
     reader.close()
     assert isinstance(answer, Result), answer
+    assert "look" in answer.value, told
     found: dict[str, Any] = answer.value["look"]
     return found
 
@@ -78,7 +79,7 @@ def trained(name: str, cured: bool, folder: Path) -> tuple[dict[str, Any], dict[
         before = of_step(output)
         told = json.loads(verb("why", str(process.pid), "--json"))
         said = json.loads(verb("doctor", str(process.pid), "--json"))
-        print(f"\nLOOK {name}{' cured' if cured else ''} {json.dumps(raw_look(told['pid']))}")
+        print(f"\nLOOK {name}{' cured' if cured else ''} {json.dumps(raw_look(told))}")
         print(verb("why", str(process.pid), "--no-look"))
     return told, said, before
 
@@ -136,6 +137,6 @@ def test_a_healthy_training_gets_no_finding_of_a_look(tmp_path):
             time.sleep(0.2)
         told = json.loads(verb("why", str(process.pid), "--json"))
         said = json.loads(verb("doctor", str(process.pid), "--json"))
-        print(f"\nLOOK healthy {json.dumps(raw_look(told['pid']))}")
+        print(f"\nLOOK healthy {json.dumps(raw_look(told))}")
     assert told["causes"] == []
     assert not [one for one in said["findings"] if one["cause"].startswith("look.")]
