@@ -5,7 +5,8 @@
 #                                that pytorch-autotune tunes too, each in the very seconds that it took
 #   bench/tune/card.sh models    what of that is not in $BARS yet; then the 20 models of bench/tune/lanes.py, each in
 #                                GPUSCOPE_BUDGET (60) seconds, and again in fresh processes
-#   bench/tune/card.sh grids     the grids of the models of $GRIDS, in parts
+#   bench/tune/card.sh grids     the grids of the models of $GRIDS, here also MODEL:PARTS for a grid that so many cards share, and
+#                                tune in its share of the time of each that is complete
 # $BARS names folders, with colons between them: ledgers with grids, and the output of an earlier call, which is continued.
 # GRIDS (gpt-small,conv-small) are the models with a grid. pytorch-autotune can be given as a wheel in AUTOTUNE_WHEEL.
 cd "$(dirname "$0")/../.." || exit 1
