@@ -379,12 +379,12 @@ def test_the_curves_of_a_trainer_that_hangs_end_at_its_last_step():
 async def test_what_a_smaller_terminal_loses_goes_and_comes_back():
     app = make_app(views.training())
     async with app.run_test(size=LARGE) as pilot:
-        await until(pilot, "Processes", "What happened", " UTIL ")
+        await until(pilot, "Processes", "What happened", " SM ")
         await pilot.resize_terminal(99, 40)
         await until(pilot, "USED/TOTAL", absent="What happened")
         assert "Processes ─" not in text(app)
         await pilot.resize_terminal(*LARGE)
-        await until(pilot, "Processes ─", "What happened", " UTIL ")
+        await until(pilot, "Processes ─", "What happened", " SM ")
 
 
 # ── lanes ──

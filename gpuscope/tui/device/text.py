@@ -330,11 +330,11 @@ def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> 
     named = [n for p in found if p.trainer is not None and (n := ordinals.get(p.trainer, -1)) >= 0]
     inside = 8 if named else 0
     known = any(holders[p.id].number("sm_percent") is not None for p in found)
-    sm = 9 if known else 0
+    sm = 13 if known and rows <= 4 else 9 if known else 0
     headings: list[Line] = []
     if found and rows > 4:
         torch = "TORCH" if named else ""
-        share_of = "UTIL" if known else ""
+        share_of = "UTIL 5s" if known else ""
         text = f"{'PID':>8} {'USER':<10} {'MEMORY':>9}  {share_of:<{sm}}{torch:<{inside}}COMMAND"
         headings, rows = [[(text, "muted")]], rows - 1
     for process in found[: rows - 1] if len(found) > rows else found:
@@ -344,7 +344,7 @@ def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> 
         share = holders[process.id].number("sm_percent")
         busy = percent_text(share / 100) if share is not None else ""
         if not headings and busy:
-            busy = f"UTIL {busy}"
+            busy = f"UTIL 5s {busy}"
         ordinal = ordinals.get(process.trainer) if process.trainer is not None else None
         cuda = f"cuda:{ordinal}" if ordinal is not None and ordinal >= 0 else ""
         lines.append(

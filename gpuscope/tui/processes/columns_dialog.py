@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 WORDS = {
     "bar": "its memory as a part of that of its GPUs",
-    "sm": "share of time its kernels ran, by the driver",
+    "sm": "share of the last 5 s in which its kernels ran",
     "cpu": "of one core",
     "rss": "host memory",
     "age": "time since its start",

@@ -36,7 +36,7 @@ COLUMNS = (
     Column("memory", "GPU MEM GiB", 11, align="right"),
     Column("bar", "OF GPU", 8, flex=1, most=24, priority=10),
     PEAK,
-    Column("sm", "UTIL", 5, align="right", priority=5),
+    Column("sm", "UTIL 5s", 8, align="right", priority=5),
     Column("cpu", "CPU", 6, align="right", priority=6),
     Column("rss", "RSS GiB", 7, align="right", priority=8),
     Column("age", "AGE", 4, align="right", priority=7),
