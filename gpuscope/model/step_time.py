@@ -98,11 +98,16 @@ def unnamed_share(trainer: TrainerView) -> float:
 
 def input_window(trainer: TrainerView) -> str:
     """Return over which of its steps :func:`input_wait` is a mean: ``the last 64 steps``."""
-    parts = trainer.number("input_seconds") is not None and "compute" in split_of(trainer)
-    steps, made = PARTS_STEPS if parts else MEDIAN_STEPS, trainer.number("step")
+    steps, made = input_steps(trainer), trainer.number("step")
     return "the last " + count_text(
         steps if made is None else min(steps, max(1, int(made))), "step"
     )
+
+
+def input_steps(trainer: TrainerView) -> int:
+    """Return of how many steps :func:`input_wait` is a mean, of a trainer that has made as many."""
+    parts = trainer.number("input_seconds") is not None and "compute" in split_of(trainer)
+    return PARTS_STEPS if parts else MEDIAN_STEPS
 
 
 def input_columns(trainer: TrainerView) -> tuple[str, tuple[str, ...]]:

@@ -108,7 +108,8 @@ def test_what_has_stopped_is_not_steady_and_its_hatch_is_explained():
 
 def test_a_hatch_is_seen_in_a_low_lane() -> None:
     (row,) = lane_rows([95.0, 52.0, 20.0], 1, UNICODE, wasted=0, most=LOW_EIGHTHS)
-    assert "".join(part for part, _ in row) == UNICODE.hatch * 2 + "▁"
+    assert "".join(part for part, _ in row) == UNICODE.hatch * 2 + UNICODE.up[1]
+    assert {token for _, token in row} == {"faint"}, "no colour of a load that works"
     (row,) = lane_rows([95.0, 40.0], 1, UNICODE, most=LOW_EIGHTHS)
     assert "".join(part for part, _ in row) == "▅▂", "three eighths stay free above it"
 

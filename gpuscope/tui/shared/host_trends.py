@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...model.device_state import mute
 from ...model.ranks import median, name_of, of_one_job
-from ...model.step_time import input_columns
+from ...model.step_time import input_columns, input_steps
 from ...model.valid_history import while_it_steps
 from ...store.view import History
 from ...text.process_name import short_script
@@ -89,7 +89,7 @@ def host_trends(
     ``rows`` are the lines that there are for them.
     """
     return [
-        *trainer_trends(session, trainers, seconds),
+        *trainer_trends(session, trainers, seconds, based=True),
         *power_trends(
             session, host.devices, device, seconds, max(rows - OTHERS, MOST_GPUS), not trainers
         ),
@@ -98,9 +98,12 @@ def host_trends(
 
 
 def trainer_trends(
-    session: Session, trainers: Sequence[TrainerView], seconds: float
+    session: Session, trainers: Sequence[TrainerView], seconds: float, based: bool = False
 ) -> Iterator[Trend]:
-    """Yield the step time, the wait for input and a steady loss of trainers."""
+    """Yield the step time, the wait for input and a steady loss of trainers.
+
+    ``based`` says of how many steps a wait is the mean: in tables it is that of minutes.
+    """
     shown = trainers[:MOST_TRAINERS]
 
     def read(trainer: TrainerView, column: str) -> History:
@@ -113,7 +116,9 @@ def trainer_trends(
         while_it_steps(_waits(session, one, seconds), session.history(one.id, "step", seconds), one)
         for one in shown
     ]
-    yield from named_trends("input wait", trainers, waits, share_text, 100.0, WAIT, of_steps=True)
+    bases = {input_steps(one) for one in shown} if based else set()
+    what = f"input wait of {bases.pop()} steps" if len(bases) == 1 else "input wait"
+    yield from named_trends(what, trainers, waits, share_text, 100.0, WAIT, of_steps=True)
     for trainer in shown:
         loss = read(trainer, "loss")
         if any(value is not None for value in loss.values):
