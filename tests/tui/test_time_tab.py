@@ -147,7 +147,7 @@ async def test_what_the_other_ranks_spend_too_is_no_gain_of_the_rank_they_wait_f
 async def test_a_rank_that_is_a_tenth_slower_is_named_here_on_the_overview_and_by_the_doctor():
     app = make_app(paces.job(minutes=5), "time")
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await until(pilot, "The others wait for rank 3, ", " ms a step (", " %) since ")
+        screen = await until(pilot, "the others wait for rank 3, ", " ms a step (", " %) since ")
         assert "train.py rank 3" in screen
         assert "▸ ○ rank 3" in screen, "the cursor begins at the rank that is told of"
         # the legend does not fit, and the rows have it
