@@ -117,7 +117,25 @@ def late_rank(
     living = [trainer for trainer in ranks if trainer.gone is None][:MAX_RANKS]
     if len(living) < 2 or find_stall(living) is not None:
         return None
-    odd = odd_rank(ledgers) if ledgers is not None else _recent_odd(living)
+    if ledgers is not None:
+        return _judge(living, odd_rank(ledgers), history, host)
+    # the panels of a screen ask one after another, and of 64 ranks an answer takes 25 ms
+    key = *(one.key for one in living), host is None, history is no_history
+    seen = *living, host
+    kept = _judged.get(key)
+    if kept is None or any(a is not b for a, b in zip(kept[0], seen, strict=True)):
+        if len(_judged) >= MAX_KEPT:  # of jobs that have ended
+            _judged.clear()
+        kept = _judged[key] = seen, _judge(living, _recent_odd(living), history, host)
+    return kept[1]
+
+
+_judged: dict[tuple[object, ...], tuple[tuple[object, ...], LateRank | None]] = {}
+
+
+def _judge(
+    living: Sequence[TrainerView], odd: Odd | None, history: HistoryOf, host: HostView | None
+) -> LateRank | None:
     slow = straggler(living, history, host)
     if slow is not None and odd is not None:
         # a pause between steps is in no part of a step: the larger of two differences tells

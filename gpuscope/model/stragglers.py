@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import fsum
 
 from ..store.view import DeviceView, History, HistoryOf, HostView, TrainerView, no_history
@@ -47,6 +48,7 @@ far apart have no step in common, and are as many as there can be."""
 JUDGED_SECONDS = 5.0
 """How often a lasting difference is judged again; a screen asks many times a second."""
 MAX_RANKS, MAX_JUDGED = 64, 256
+_Windows = Callable[[int], Sequence[Mapping[str, float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,8 @@ def straggler(
     own = own_seconds(parts)
     if len(own) < 2:
         return None
-    worst, lasting = _much_slower(living, own, history, on_cpu), None
+    before = _windows(living, history)
+    worst, lasting = _much_slower(living, own, before, on_cpu), None
     if history is not no_history:
         lasting = _lasting(living, own, history)
         if lasting is not None and worst not in (None, lasting[0]):
@@ -113,7 +116,7 @@ def straggler(
         worst, since = lasting
     if worst is None or own[worst] <= 0:
         return None
-    found = lateness(living, worst, history)
+    found = _lateness(living, worst, before, history is not no_history)
     if found is None:
         return None
     return replace(found, since=since, wall=_wall(host, since))
@@ -127,10 +130,30 @@ def lateness(
     Measured steps are few, so a figure of now alone would jump: it is the mean of the windows of
     the last minute in which that rank worked longer.
     """
+    return _lateness(living, worst, _windows(living, history), history is not no_history)
+
+
+def _windows(living: Sequence[TrainerView], history: HistoryOf) -> _Windows:
+    """Return what gives the parts of a step of each rank in a window: 0 is now, 1 the one before.
+
+    Each is read once, as many histories go into it.
+    """
+
+    @cache
+    def window(number: int) -> Sequence[Mapping[str, float]]:
+        if not number:
+            return [split_of(trainer) for trainer in living]
+        return [_split_before(one, history, number * WINDOW_SECONDS) for one in living]
+
+    return window
+
+
+def _lateness(
+    living: Sequence[TrainerView], worst: int, window: _Windows, has_past: bool
+) -> Straggler | None:
     seen: list[tuple[float, float, float, dict[str, float]]] = []
-    for number in range(WINDOWS if history is not no_history else 1):
-        before = number * WINDOW_SECONDS
-        parts = [_split_before(t, history, before) if number else split_of(t) for t in living]
+    for number in range(WINDOWS if has_past else 1):
+        parts = window(number)
         own = own_seconds(parts)
         others = [place for place in own if place != worst]
         if worst not in own or not others:
@@ -189,7 +212,7 @@ def host_paced(
 
 
 def _much_slower(
-    living: Sequence[TrainerView], own: Mapping[int, float], history: HistoryOf, on_cpu: bool
+    living: Sequence[TrainerView], own: Mapping[int, float], window: _Windows, on_cpu: bool
 ) -> int | None:
     """Return who works much longer now and in each earlier window."""
     least = _least(living)
@@ -197,9 +220,7 @@ def _much_slower(
     if worst is None:
         return None
     for number in range(1, WINDOWS):
-        then = own_seconds(
-            [_split_before(trainer, history, number * WINDOW_SECONDS) for trainer in living]
-        )
+        then = own_seconds(window(number))
         known = worst in then and len(then) > 1
         if _longest(then, least) != worst if known else on_cpu:
             return None
