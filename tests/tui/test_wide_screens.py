@@ -296,8 +296,9 @@ async def test_a_recording_of_a_wide_job_gives_no_room_to_a_stack_that_it_does_n
     replay.seek(70.0)
     app = GpuscopeApp(Session(replay=replay))
     async with app.run_test(size=LARGE) as pilot:
-        overview = await until(pilot, "REPLAY", "stalled:", "Where a step went, ")
+        overview = await until(pilot, "REPLAY", "stalled:", "Where a step went, ", "Findings: why")
         assert "Stack of" not in overview
+        assert "collectives launched: rank 1: 55, rank 0: 56" in overview
         await at_the_jobs(pilot)
         await pilot.press("enter")
         screen = await until(pilot, "STUCK AT", "Utilisation of its GPUs", "no progress")

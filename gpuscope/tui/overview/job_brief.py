@@ -1,8 +1,8 @@
 """The job under the cursor on a wide Overview: its ranks, where its steps go, what to do about it.
 
 It is the Job page in brief. Beside the parts of a step stand the lines of code that take the time,
-and in a hang the stack of the stuck rank; a recording has no stack. The texts are as high as they
-are long: below them the curve of a loss that moves has the rest.
+and in a hang the stack of the stuck rank; a recording has no stack, but what the finding is by.
+The texts are as high as they are long: below them the curve of a loss that moves has the rest.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class JobBrief(Vertical):
         self._ranks = LiveTable((), empty="no rank is running", gap=1, cursor=False)
         self._ranks.can_focus = False
         self._ranks.add_class("panel")
-        self._stack, self._split = Lines(classes="panel"), Lines(classes="panel")
+        self._stack = Lines(counts_rest=True, classes="panel")
+        self._split = Lines(classes="panel")
         self._asked = False
         """Whether the stack of a rank is asked for; else its panel has the lines of code."""
         self._loss, self._memory = LineChart(classes="panel"), Lines(classes="panel")
@@ -161,7 +162,8 @@ class JobBrief(Vertical):
         asked = self._asked = stuck is not None and self.session.replay is None
         parts = step_parts(living, host, self.session.history)
         code = self._code_of(parts) if not asked else []
-        self._split.display, self._stack.display = parts is not None, asked or bool(code)
+        why = self._why_of(host, job) if stall is not None and not asked else []
+        self._split.display, self._stack.display = parts is not None, asked or bool(code or why)
         below = self.query_one(".below")
         below.display = self._split.display or self._stack.display
         # with nothing below them, the ranks would leave most of a column blank
@@ -174,9 +176,9 @@ class JobBrief(Vertical):
             set_title(self._stack, f"{stack_title(stuck)}{others}")
             height, width = self._stack.size.height, self._stack.size.width
             self._stack.show(hung_lines(self.session, stuck, height, width))
-        elif code:
-            set_title(self._stack, CODE_TITLE)
-            self._stack.show(code)
+        elif code or why:
+            set_title(self._stack, CODE_TITLE if code else "Findings: why")
+            self._stack.show(code or why)
         if parts is not None:
             self._show_parts(parts, stall is not None)
         self._show_about(host, job)
@@ -206,6 +208,16 @@ class JobBrief(Vertical):
             return []
         cells = max(self._stack.size.width, LEAST_CODE_CELLS)
         return code_lines(parts.ledger, cells, self._stack.tokens.glyphs, MOST_CODE)
+
+    def _why_of(self, host: HostView, job: JobView) -> list[Line]:
+        """Return what speaks for the finding on a job that hangs in a recording."""
+        from ...doctor.report import evidence_lines
+        from ..shared.next_step import case_of_job
+
+        case = case_of_job(host, job, self.session.doctor.cases)
+        cells = max(self._stack.size.width, LEAST_CODE_CELLS)
+        evidence = case.finding.evidence if case is not None else ()
+        return [line for one in evidence for line in evidence_lines(one, cells)]
 
     def _show_parts(self, parts: StepParts, before: bool) -> None:
         what = "Where a step went" if before else "Where a step goes"
