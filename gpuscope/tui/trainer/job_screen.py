@@ -53,6 +53,7 @@ LEAST_RANKS = 3
 """Rows for ranks at least, where there are so many."""
 BRIEF_ROWS = 30
 """Below so many rows the diagnosis leaves out what stands below it too."""
+FRAME_CELLS = 4
 LOW_ROWS = 10
 """A chart with its frame is low below so many rows."""
 
@@ -209,7 +210,8 @@ class JobScreen(FullScreen):
             cure = self._charts.cure
             set_title(cure, "Findings: what to do")
             row = (self.session.doctor.table or {}).get(self._case.finding.pitfall)
-            cells = max(30, cure.size.width)
+            # before it is laid out it would be wrapped into a column that pushes the charts down
+            cells = max(30, cure.size.width or self.size.width // 3 - FRAME_CELLS)
             cure.show(list(steps_lines(self._case.finding, row, bool(host.badge), cells)))
 
     @property
