@@ -200,6 +200,8 @@ def main() -> int:
     if arguments.batches:
         batches(arguments.batches, Traces(arguments.cache, 120))
         return 0
+    if arguments.rows is None:
+        parser.error("it needs ROWS.jsonl, such as tests/data/predict-h200.jsonl, or --batches")
     rows = load(arguments.rows)[:: arguments.every]
     traces = Traces(arguments.cache, 120)
     kept = arguments.cache / "least.json"

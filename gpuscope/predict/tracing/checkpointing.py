@@ -42,7 +42,7 @@ def wrap(model: nn.Module, every: int) -> None:
     if not blocks:
         raise CannotPredict(
             "The model cannot be checkpointed from outside.",
-            "it has no list of similar blocks in a ModuleList or Sequential.",
+            "It has no list of similar blocks in a ModuleList or Sequential.",
             "give the factory a keyword: checkpoint: bool",
             "not_applicable",
         )

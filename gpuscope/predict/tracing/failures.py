@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import sys
 import traceback
 from typing import Any
 
@@ -46,7 +47,12 @@ def library(module: str, what: str) -> Any:
     except ImportError as error:
         name = module.partition(".")[0]
         raise CannotPredict(
-            f"{what} cannot be used here.", f"{error}.", f"pip install {name}"
+            f"{what} cannot be used here.",
+            f"{sys.executable} traces the model, and has no {name}."
+            if isinstance(error, ModuleNotFoundError) and error.name == name
+            else f"{error}.",
+            f"{sys.executable} -m pip install {name}    or set GPUSCOPE_LAB_PYTHON to a Python "
+            "that has it",
         ) from None
 
 
