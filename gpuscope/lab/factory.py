@@ -124,7 +124,13 @@ def make(
     if not isinstance(model, nn.Module):
         raise _wrong(name, f"the first value must be a torch.nn.Module, not {_type(model)}.")
     if not all(callable(getattr(optimizer, name, None)) for name in ("step", "zero_grad")):
-        raise _wrong(name, f"the second value must be an optimizer, not {_type(optimizer)}.")
+        why = f"the second value must be an optimizer, not {_type(optimizer)}."
+        if isinstance(optimizer, (list, tuple, dict)):
+            why += (
+                " Return one over all parameters; one that has a loss of its own, as in a GAN, "
+                "runs inside forward()."
+            )
+        raise _wrong(name, why)
     if not callable(forward):
         raise _wrong(name, f"the third value is not callable: {_type(forward)}.")
     return Made(model, optimizer, forward)

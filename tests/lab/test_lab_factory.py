@@ -45,6 +45,9 @@ def no_model(batch, device): return 1, *parts(batch, device)[1:]
 def no_optimizer(batch, device):
     model, _, forward = parts(batch, device)
     return model, model.parameters, forward
+def two_optimizers(batch, device):
+    model, optimizer, forward = parts(batch, device)
+    return model, [optimizer, optimizer], forward
 def no_forward(batch, device): return *parts(batch, device)[:2], 5
 def raises(batch, device): return 1 / 0
 def leaves(batch, device): raise SystemExit(3)
@@ -137,6 +140,10 @@ def test_the_current_folder_comes_last_for_everybody_else(folder: Path) -> None:
         ("own_model:pair", ["not valid", "tuple of 2"]),
         ("own_model:no_model", ["must be a torch.nn.Module, not a int"]),
         ("own_model:no_optimizer", ["must be an optimizer, not a method"]),
+        (
+            "own_model:two_optimizers",
+            ["must be an optimizer, not a list", "one over all parameters"],
+        ),
         ("own_model:no_forward", ["not callable: a int"]),
         (
             "own_model:raises",

@@ -88,6 +88,7 @@ def test_a_sparse_matrix_is_multiplied_and_what_is_not_counted_of_it_is_said(
 ) -> None:
     found = traced(tracer, "sparse").doubts
     assert {doubt.code for doubt in found} == {"sparse"}
+    assert len({doubt.text for doubt in found}) == len(found)
     assert [doubt.percent for doubt in found if doubt.upward] == [15.0]
 
 

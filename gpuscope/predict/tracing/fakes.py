@@ -258,7 +258,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         if tensor.layout is not torch.strided:
             moved = func is _TO_COPY
             text, percent = SPARSE_MOVED if moved else SPARSE
-            self.doubt(Doubt("sparse", text, operator_name(func), percent, upward=moved))
+            self.doubt(Doubt("sparse", text, "_to_copy" if moved else "", percent, upward=moved))
             return
         storage = tensor.untyped_storage()
         key = storage._cdata
