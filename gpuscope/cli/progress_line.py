@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from ..text import width
-from ..text.units import window_text
+from ..text.units import age_text, window_text
 
 EVERY_SECONDS, QUICK_SECONDS = 1.0, 5.0
 """How often what takes long is counted, and how long it takes before it is."""
@@ -53,7 +53,7 @@ class ProgressLine:
             while not over.wait(EVERY_SECONDS):
                 passed = time.monotonic() - began
                 if passed >= QUICK_SECONDS:
-                    self.say(f"{text}, {passed:.0f} s of at most {window_text(most)}")
+                    self.say(f"{text}, {age_text(passed)} of at most {window_text(most)}")
 
         counter = threading.Thread(target=count, daemon=True)
         if self.live:
