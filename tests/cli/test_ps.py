@@ -385,7 +385,7 @@ def test_a_share_of_nothing_is_zero_only_where_the_driver_says_so(fake, sockets,
     assert (told[os.getpid(), 0], told[os.getppid(), 0]) == (None, None)
     assert "nvmlDeviceGetProcessUtilization: no permission" in why
     _, out = run(capsys, sockets)
-    assert "– SM use per process: nvmlDeviceGetProcessUtilization: no permission" in out
+    assert "– Utilisation per process: nvmlDeviceGetProcessUtilization: no permission" in out
 
 
 def test_watching_prints_a_line_per_process_and_look(fake, sockets, capsys, monkeypatch):

@@ -121,14 +121,14 @@ async def test_keys_zoom_charts_and_all_readings():
         await until(
             pilot,
             "GPU memory GiB, 15 s",
-            "SM %, 15 s",
+            "utilisation %, 15 s",
             "CPU % of one core",
             "RSS GiB",
             "cuda:0",
             "this process 7 %",
         )
         await pilot.press("minus")
-        await until(pilot, "SM %, 5 min")
+        await until(pilot, "utilisation %, 5 min")
         await pilot.press("enter")
         await pilot.pause()
         assert isinstance(app.screen, DetailScreen)

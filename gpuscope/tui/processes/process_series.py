@@ -12,7 +12,7 @@ from ..shared.host_trends import ONE_CORE
 from ..shared.process_trends import living_uses, trainer_in
 from ..theme import SERIES
 
-MEMORY, SM, CPU, RSS = "GPU memory GiB", "SM %", "CPU % of one core", "RSS GiB"
+MEMORY, SM, CPU, RSS = "GPU memory GiB", "utilisation %", "CPU % of one core", "RSS GiB"
 LOAD, STEP, LOSS = "GPU-Util %", "Median step ms", "Loss"
 POWER, TENSOR, ALLOCATED = "GPU power W", "Tensor cores %", "Allocated by torch GiB"
 ACTIVE = "SMs with work %"

@@ -35,7 +35,7 @@ def text(result: Mapping[str, Any]) -> str:
         if listed and row["code"] != LOST:  # a GPU that is lost has no memory to own
             notes.setdefault(f"Why some GPU memory has no owner here: {row['reason']}")
         elif row["path"].endswith(".sm_percent"):
-            notes.setdefault(f"SM use per process: {row['reason']}")
+            notes.setdefault(f"Utilisation per process: {row['reason']}")
     if not result["processes"]:
         lines.append(
             "No process here uses a GPU, and no trainer has a probe."
@@ -52,7 +52,7 @@ def _table(processes: list[dict[str, Any]]) -> list[str]:
         "USER",
         "GPU",
         "USED",
-        "SM",
+        "UTIL",
         "RANK",
         "STEP",
         "STEP TIME",
