@@ -114,7 +114,7 @@ def make(
     except (torch.cuda.OutOfMemoryError, MemoryError):
         raise
     except (Exception, SystemExit) as error:
-        raise _failed(name, f"{name}(batch={batch}, device={device})", error) from None
+        raise _failed(name, f"{name}(batch={batch}, device={device})", error, batch) from None
     if not (isinstance(made, (tuple, list)) and len(made) == 3):
         size = f" of {len(made)}" if isinstance(made, (tuple, list)) else ""
         raise _wrong(
@@ -161,7 +161,7 @@ def checked(name: str, loss: object) -> Tensor:
     return loss.reshape(())
 
 
-def _failed(name: str, doing: str, error: BaseException) -> BadFactory:
+def _failed(name: str, doing: str, error: BaseException, batch: int = BATCH) -> BadFactory:
     """Return the error for an exception in the user's code.
 
     It names the exception, and the last line of the user's code in its traceback.
@@ -174,7 +174,7 @@ def _failed(name: str, doing: str, error: BaseException) -> BadFactory:
     why = f"{type(error).__name__}{': ' + text if text else ''}{at}."
     module, _, attribute = name.partition(":")
     command = (
-        f'python -c "import {module}; {module}.{attribute}(batch={BATCH}, '
+        f'python -c "import {module}; {module}.{attribute}(batch={batch}, '
         f'device={_default_device()!r})"'
     )
     return BadFactory(f"{name} failed: {doing} raised an exception.", why, command)

@@ -164,3 +164,11 @@ def test_whatever_else_it_is_is_told(name: str, named: list[str]) -> None:
     for part in named:
         assert part in text
     assert "Traceback" not in text
+
+
+def test_the_command_that_repeats_a_failure_has_its_batch() -> None:
+    def fails(batch: int, device: object) -> None:
+        raise ValueError(batch)
+
+    with pytest.raises(BadFactory, match=r"own_model\.fails\(batch=3, device="):
+        factory.make("own_model:fails", fails, 3, CPU, False)
