@@ -271,3 +271,31 @@ def builds_in_half_precision(batch: int, device: Any) -> Made:
     """It starts from orthogonal weights, which are computed where the weights are."""
     torch.linalg.qr(torch.randn(64, 64, device=device, dtype=torch.bfloat16))
     return _made(device, lambda model: model(torch.zeros(batch, 64, device=device)).sum())
+
+
+def long_sequence(batch: int, device: Any) -> Made:
+    """The sequence is longer than the table of positions."""
+
+    def forward(model: nn.Module) -> Any:
+        places = torch.arange(65, device=device).unsqueeze(0)
+        return nn.functional.embedding(places, model.weight).sum()
+
+    return _made(device, forward)
+
+
+def one_class_more(batch: int, device: Any) -> Made:
+    """Classes are counted from one; those of padding are left out."""
+
+    def forward(model: nn.Module) -> Any:
+        labels = torch.tensor([1, -100, 64], device=device)
+        return nn.functional.cross_entropy(model(torch.zeros(3, 64, device=device)), labels)
+
+    return _made(device, forward)
+
+
+def padded_classes(batch: int, device: Any) -> Made:
+    def forward(model: nn.Module) -> Any:
+        labels = torch.tensor([1, -100, 63], device=device)
+        return nn.functional.cross_entropy(model(torch.zeros(3, 64, device=device)), labels)
+
+    return _made(device, forward)

@@ -135,6 +135,8 @@ def test_values_that_nobody_has_are_doubts(tracer: Tracer) -> None:
         ("half_convolution", "factory_failed", "cast one of them"),
         ("short_labels", "factory_failed", "cross-entropy takes classes as int64, and gets int32"),
         ("short_labels", "factory_failed", "labels.long()"),
+        ("long_sequence", "factory_failed", "row 64 is looked up in a table of 64 rows"),
+        ("one_class_more", "factory_failed", "a label is class 64 of 64 classes"),
         ("needs_a_library", "factory_failed", "pip install a_library_that_is_nowhere"),
         ("builds_in_half_precision", "factory_failed", "linalg_qr has no kernel for bfloat16"),
         ("into_numpy", "data_dependent", "reads a tensor's memory"),
@@ -197,6 +199,10 @@ def test_tensors_of_types_that_a_gpu_would_refuse_are_told(
     assert "odd_factories.py:" in what
     assert why.startswith(words)
     assert ("compute this in float32" if "no kernel" in why else "cast one of them") in then
+
+
+def test_labels_that_are_left_out_are_no_classes(tracer: Tracer) -> None:
+    assert tracer.trace(Request(f"{ODD}:padded_classes")).parameters
 
 
 @pytest.mark.slow

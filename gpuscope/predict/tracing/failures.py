@@ -12,7 +12,7 @@ from typing import Any
 from ...wire.code_owner import last_own_line
 from ..request import CannotPredict, Request
 from .fakes import DEVICE
-from .same_types import HalvesRefused, LabelsRefused, TypesDiffer
+from .same_types import HalvesRefused, LabelsRefused, OutOfRange, TypesDiffer
 
 _DISTRIBUTED = os.path.join("torch", "distributed", "")
 _DEEPSPEED = "deepspeed"
@@ -92,6 +92,15 @@ def _known(request: Request, error: BaseException) -> CannotPredict | None:
         )
     if isinstance(error, HalvesRefused):
         return _no_halves(request, at, "{} has no kernel for {}.".format(*error.args))
+    if isinstance(error, OutOfRange):
+        name, index, rows = error.args
+        if name.startswith("nll_loss"):
+            why = f"a label is class {index:,} of {rows:,} classes; the first is class 0."
+            then = "more classes in the last layer, or other labels"
+        else:
+            why = f"row {index:,} is looked up in a table of {rows:,} rows; the first is row 0."
+            then = "a table with more rows, or shorter sequences and fewer words"
+        return CannotPredict(f"{request.model} fails in its first step{at}.", why, then)
     if isinstance(error, LabelsRefused):
         return CannotPredict(
             f"{request.model} fails in its first step{at}.",

@@ -1,4 +1,4 @@
-"""Refuse operators whose tensors have types that a GPU has no kernel for: they fail in every step.
+"""Refuse operators whose tensors have types or indices that fail in every step on a GPU.
 
 Some take tensors of one type only, and some none in half precision. torch's fakes follow the shapes
 of these operators and not their types. Where autocast applies it
@@ -12,6 +12,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.utils._mode_utils import no_dispatch
+
+from . import known_values
 
 aten = torch.ops.aten
 _POSITIONS: dict[tuple[int, ...], str] = {
@@ -44,6 +47,9 @@ _LABELS = (torch.int64, torch.uint8)
 """The types of labels that the loss of classes takes, which is what cross-entropy ends in."""
 
 
+_TABLES = (aten.embedding.default,)
+_LOOKS_UP = frozenset((*_TABLES, *_OF_LABELS))
+
 _HALVES = (torch.float16, torch.bfloat16)
 _WIDE = frozenset(
     getattr(getattr(aten, name), overload)
@@ -70,6 +76,10 @@ class LabelsRefused(RuntimeError):
     """The loss of classes got labels of another type; ``args`` is the type."""
 
 
+class OutOfRange(RuntimeError):
+    """An operator got an index that its table lacks; ``args`` are its name, index and rows."""
+
+
 class TypesDiffer(RuntimeError):
     """An operator got tensors of several types; ``args`` are its name and the types."""
 
@@ -83,6 +93,8 @@ def check(func: Any, args: tuple[Any, ...], compiled: bool = False) -> None:
     """
     if func in _OF_LABELS and not compiled and args[1].dtype not in _LABELS:
         raise LabelsRefused(str(args[1].dtype).removeprefix("torch."))
+    if func in _LOOKS_UP:
+        _look_up(func, args)
     if func in _WIDE:
         for one in args:
             if isinstance(one, torch.Tensor) and one.dtype in _HALVES:
@@ -94,6 +106,23 @@ def check(func: Any, args: tuple[Any, ...], compiled: bool = False) -> None:
     tensors = [args[at] for at in positions]
     if all(isinstance(one, torch.Tensor) for one in tensors) and tensors[1].dim():
         check_tensors(func.overloadpacket.__name__.lstrip("_"), tensors)
+
+
+def _look_up(func: Any, args: tuple[Any, ...]) -> None:
+    """Raise :class:`OutOfRange` where an index is known to be in no row."""
+    table, index = args[0], args[1]
+    found = getattr(index, "constant", None)
+    same = known_values.of(index) if found is None else None
+    if found is None and same is None:
+        return
+    rows = int(table.shape[0 if func in _TABLES or table.dim() < 2 else 1])
+    with no_dispatch():
+        values = torch.tensor([same]) if found is None else found.reshape(-1)
+        if func in _OF_LABELS:
+            values = values[values != args[4]]
+        wrong = values[(values < 0) | (values >= rows)]
+        if wrong.numel():
+            raise OutOfRange(func.overloadpacket.__name__, int(wrong[-1]), rows)
 
 
 def check_tensors(name: str, tensors: Iterable[Any]) -> None:
