@@ -43,7 +43,7 @@ def test_a_window_takes_no_more_than_it_asks_for():
 
 @pytest.mark.slow
 def test_hours_take_a_bounded_number_of_bytes():
-    """40 columns, as a device has, at 2 Hz: what BENCHMARKS.md and the docstring say."""
+    """40 columns, as a device has, sampled twice a second."""
     ring = Ring([f"c{number}" for number in range(40)])
     row = [1.0] * 40
     held = []
