@@ -151,7 +151,7 @@ async def test_a_rank_that_is_a_tenth_slower_is_named_here_on_the_overview_and_b
         assert "train.py rank 3" in screen
         assert "▸ ○ rank 3" in screen, "the cursor begins at the rank that is told of"
         # the legend does not fit, and the rows have it
-        await until(pilot, "legend as in the table")
+        await until(pilot, "as in the table")
         await pilot.press("1")
         await until(pilot, "straggler: the others wait for rank 3, ", " %) since ")
         await pilot.press("4")
