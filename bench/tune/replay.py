@@ -16,10 +16,13 @@ empty cache, all are longer by the factor by which those were.
 from __future__ import annotations
 
 import argparse
+import math
+import random
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import Entry, RunLedger
@@ -54,11 +57,34 @@ RECORDED_WINDOW = 0.55
 """For how many seconds the steps of the recorded trials were timed."""
 
 
+ALIKE = 6
+"""A run by chance deviates as one of so many recorded runs whose steps varied about as much."""
+SMOOTH = 0.5
+"""What is added to a deviation varies by this share of them."""
+ENDS = ("low", "high")
+LEAST_VARIES = 1e-5
+
+
+class Deviation(NamedTuple):
+    """How its steps varied, and the logarithm of how much faster a run was than its like."""
+
+    varies: float
+    more: float
+
+
 class Recorded:
     """The runs of a grid, by configuration."""
 
-    def __init__(self, ledger: RunLedger) -> None:
-        entries = sorted(ledger.entries(limit=None), key=lambda entry: entry.id)
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        configurations: int | None = None,
+        deviations: Sequence[Deviation] = (),
+    ) -> None:
+        """``configurations`` is how many the whole grid has, where only a part of it has run.
+
+        ``deviations`` are those of other recordings, for one that has too few of its own.
+        """
         self.runs: dict[str, list[Entry]] = {}
         self.configs: dict[str, LabConfig] = {}
         for entry in entries:
@@ -69,7 +95,9 @@ class Recorded:
         runs = [e for e in entries if e.group == GRID and e.config and not e.failure]
         # the newest of each, where a grid was begun anew
         self.grid = list({entry.config: entry for entry in runs}.values())
-        self.grid_seconds = sum(number(e.environment.get("tune_seconds")) or 0.0 for e in self.grid)
+        self.complete = len(self.grid) >= (configurations or 0)
+        ran = sum(number(e.environment.get("tune_seconds")) or 0.0 for e in self.grid)
+        self.grid_seconds = ran * (configurations or len(self.grid)) / max(1, len(self.grid))
         self._around = {
             plain: statistics.median(
                 parts_of(entry).around
@@ -79,6 +107,37 @@ class Recorded:
             for plain in (True, False)
         }
         self._longer = self._how_much_longer()
+        self.deviations = self._deviations()
+        if len(self.deviations) < 4 * ALIKE:
+            self.deviations += deviations
+
+    def _deviations(self) -> list[Deviation]:
+        """Return how much the runs of a configuration differ from their mean, by process."""
+        found = []
+        for runs in self.runs.values():
+            logs = [math.log(rate) for run in runs if (rate := _rate(run))]
+            if len(logs) > 1:
+                middle, more = statistics.fmean(logs), math.sqrt(len(logs) / (len(logs) - 1))
+                found += [
+                    Deviation(_varies(run), more * (value - middle))
+                    for run, value in zip(runs, logs, strict=True)
+                ]
+        return found
+
+    def deviation(self, entry: Entry, luck: random.Random) -> float:
+        """Return by what factor a run is faster than the mean of its configuration, by chance.
+
+        It is that of a recorded run whose steps varied about as much. A little is added, and all
+        made as much smaller, because the same few values again and again would seem to agree.
+        """
+        varies = math.log(_varies(entry))
+        ranked = sorted(self.deviations, key=lambda one: abs(math.log(one.varies) - varies))
+        logs = [one.more for one in ranked[:ALIKE]]
+        if len(logs) < 2:
+            return 1.0
+        middle, little = statistics.fmean(logs), SMOOTH * statistics.stdev(logs)
+        drawn = luck.choice(logs) - middle + luck.gauss(0.0, little)
+        return math.exp(drawn / math.hypot(1.0, SMOOTH))
 
     def nearest(self, config: LabConfig) -> str:
         """Return the cell of a configuration, or of the recorded one with the fewest changes."""
@@ -146,10 +205,20 @@ def _any_mode(config: LabConfig) -> tuple[object, ...]:
     return graph(config.changed("compile", "default"))
 
 
+def _rate(entry: Entry) -> float:
+    return number(entry.document.get("samples_per_second")) or 0.0
+
+
+def _varies(entry: Entry) -> float:
+    """Return how wide the interval of a run's median step is, as a share of it."""
+    steps = entry.document.get("step_seconds")
+    low, high = (number(steps.get(end)) if isinstance(steps, dict) else None for end in ENDS)
+    return max(LEAST_VARIES, high / low - 1) if low and high else LEAST_VARIES
+
+
 def step_of(entry: Entry) -> float:
     """Return the seconds of an optimizer step."""
-    rate = number(entry.document.get("samples_per_second")) or 1.0
-    return (number(entry.document.get("samples_per_step")) or 1.0) / rate
+    return (number(entry.document.get("samples_per_step")) or 1.0) / (_rate(entry) or 1.0)
 
 
 def differences(one: LabConfig, other: LabConfig) -> int:
@@ -160,8 +229,11 @@ def differences(one: LabConfig, other: LabConfig) -> int:
 class Replay:
     """Answers the trials of one search, and counts its seconds."""
 
-    def __init__(self, recorded: Recorded, window: float, start: float) -> None:
+    def __init__(
+        self, recorded: Recorded, window: float, start: float, luck: random.Random | None = None
+    ) -> None:
         self.seconds = start
+        self._luck = luck
         self.trials = self.stand_ins = 0
         self._recorded, self._window = recorded, window
         self._compiled: set[tuple[object, ...]] = set()
@@ -173,7 +245,7 @@ class Replay:
         self.trials += 1
         self.stand_ins += cell != cell_key(config)
         runs = recorded.runs[cell]
-        entry = runs[trial.repeat % len(runs)]
+        entry = self._by_chance(cell) if self._luck else runs[trial.repeat % len(runs)]
         parts = self._parts(trial, cell, entry)
         spent = parts.whole
         batch = config.batch or recorded.configs[cell].batch  # of a preset the run says it
@@ -196,6 +268,19 @@ class Replay:
         }
         return replace(entry, config=config, document=document, environment=environment)
 
+    def _by_chance(self, cell: str) -> Entry:
+        """Return a run as another day could have had it."""
+        assert self._luck is not None
+        recorded = self._recorded
+        entry = self._luck.choice(recorded.runs[cell])
+        rate = recorded.rate(cell) * recorded.deviation(entry, self._luck)
+        steps, slower = entry.document["step_seconds"], _rate(entry) / rate
+        times = {key: slower * value for key, value in steps.items() if key != "count"}
+        document = {
+            **entry.document, "samples_per_second": rate, "step_seconds": {**steps, **times}
+        }  # fmt: skip
+        return replace(entry, document=document)
+
     def _parts(self, trial: Trial, cell: str, entry: Entry) -> TrialParts:
         parts, config = self._recorded.parts(cell), trial.config
         step = step_of(entry)
@@ -208,7 +293,7 @@ class Replay:
             parts = replace(parts, around=parts.around + COMPILER_SECONDS)
         if config.compile != "off":
             self._compiled.add(key)
-        rate = number(entry.document.get("samples_per_second")) or 0.0
+        rate = _rate(entry)
         slow = trial.rival is not None and rate < CLEARLY_SLOWER * trial.rival
         before = max(RECORDED_WINDOW, STEADY_STEPS * step)
         now = max(self._window * trial.windows, STEADY_STEPS * step)
@@ -222,10 +307,15 @@ def facts(config: LabConfig) -> RunFacts:
 
 
 def replay(
-    recorded: Recorded, base: LabConfig, budget: float, start: float, trace: bool = False
+    recorded: Recorded,
+    base: LabConfig,
+    budget: float,
+    start: float,
+    trace: bool = False,
+    luck: random.Random | None = None,
 ) -> tuple[Found, Replay]:
-    """Search once with this budget."""
-    played = Replay(recorded, window_of(budget), start)
+    """Search once with this budget; with ``luck`` as on another day."""
+    played = Replay(recorded, window_of(budget), start, luck)
     left: Callable[[], float] = lambda: budget - played.seconds  # noqa: E731  # it is one value
     settings = SearchSettings(Limits({}), time_left=left, window_seconds=window_of(budget))
     steps = Search(base, facts, settings).run()
@@ -234,7 +324,7 @@ def replay(
         while True:
             entry = played.answer(trial)
             if trace:
-                rate = number(entry.document.get("samples_per_second")) or 0.0
+                rate = _rate(entry)
                 words = f"{label_of(trial.config, base)}  ({trial.purpose})"
                 print(f"  {played.seconds:6.1f} s  {rate:9,.1f}  {words}")
             trial = steps.send(entry)
@@ -253,7 +343,7 @@ def main() -> None:
     print("model       budget   used  of the grid's time  of its best  trials  stand-ins  found")
     for folder in args.grids:
         ledger = RunLedger(folder / "ledger.sqlite")
-        recorded = Recorded(ledger)
+        recorded = Recorded(entries_of(ledger))
         base = base_of(ledger)
         best = recorded.rate(recorded.best())
         for budget in map(float, args.budgets.split(",")):
@@ -267,6 +357,11 @@ def main() -> None:
                 f"{played.seconds / recorded.grid_seconds:18.1%}  {share:11.1%}  "
                 f"{played.trials:6}  {played.stand_ins:9}  {label_of(found.best, base)}"
             )
+
+
+def entries_of(ledger: RunLedger) -> list[Entry]:
+    """Return the runs of a ledger, oldest first."""
+    return sorted(ledger.entries(limit=None), key=lambda entry: entry.id)
 
 
 def base_of(ledger: RunLedger) -> LabConfig:
