@@ -108,17 +108,37 @@ def separate(a: Sequence[float], b: Sequence[float]) -> Interval:
     mean = means[1] - means[0]
     if min(len(values) for values in logs) < 2:
         return Interval(b[0] / a[0] if len(a) == len(b) == 1 else math.exp(mean), None, None)
+    error = _error(logs, [len(values) for values in logs])
+    return _from_logarithms(Interval(mean, mean - error, mean + error))
+
+
+def widened(found: Interval, a: Sequence[float], b: Sequence[float], runs: int) -> Interval:
+    """Return the interval of a ratio of ``runs`` runs, no narrower than all runs of each side vary.
+
+    ``a`` and ``b`` have more runs than those of the ratio. Few pairs agree by chance more easily
+    than all of these do.
+    """
+    if min(len(a), len(b)) < 2 or found.low is None or found.high is None:
+        return found
+    logs = [[math.log(value) for value in values] for values in (a, b)]
+    factor = _exp(_error(logs, [runs, runs]))
+    low, high = min(found.low, found.middle / factor), max(found.high, found.middle * factor)
+    return Interval(found.middle, low, high)
+
+
+def _error(logs: Sequence[Sequence[float]], counts: Sequence[int]) -> float:
+    """Return the half of Welch's interval for the difference of the means of so many values."""
     parts = [
-        _variance(values, middle) / len(values) for values, middle in zip(logs, means, strict=True)
+        _variance(values, math.fsum(values) / len(values)) / count
+        for values, count in zip(logs, counts, strict=True)
     ]
     total = sum(parts)
     if total == 0:
-        return _from_logarithms(Interval(mean, mean, mean))
+        return 0.0
     freedom = total**2 / sum(
         part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True)
     )
-    error = math.sqrt(total) * t_quantile(freedom)
-    return _from_logarithms(Interval(mean, mean - error, mean + error))
+    return math.sqrt(total) * t_quantile(freedom)
 
 
 def of_medians(a: tuple[float, float, float], b: tuple[float, float, float]) -> Interval:

@@ -187,7 +187,8 @@ class Closing(Trials):
                     self._stopped = self._stopped or f"the proof failed: {entry.failure}"
                     return None
                 side.append(entry)
-            found = judge.in_turns(left, right)
+            known = self._good(self.baseline) or (), self._good(best) or ()
+            found = judge.in_turns(left, right, known)
         if found is None or not found.certain:
             return judge.each_pair(left, right, MUCH) or found
         return found
