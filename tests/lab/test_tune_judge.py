@@ -1,4 +1,4 @@
-"""How ``gpuscope tune`` judges runs: how sure a ratio is."""
+"""How ``gpuscope tune`` judges runs: how sure a ratio is, and which losses differ."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import math
 import random
 from collections.abc import Sequence
 
+import pytest
+
 from gpuscope.lab.ledger import Entry, entry_of
 from gpuscope.lab.tune import judge
 
 
-def run(rate: float, steps: Sequence[float] = (1.0, 1.0, 1.0, 1.0)) -> Entry:
+def run(rate: float, steps: Sequence[float] = (1.0, 1.0, 1.0, 1.0), loss: float = 1.0) -> Entry:
     """A run with the median, the interval's two ends and the slow end of its steps."""
     times = dict(zip(("median", "low", "high", "p95"), steps, strict=True))
     return entry_of(
@@ -18,6 +20,7 @@ def run(rate: float, steps: Sequence[float] = (1.0, 1.0, 1.0, 1.0)) -> Entry:
             "samples_per_second": rate,
             "samples_per_step": 8,
             "step_seconds": {**times, "count": 40},
+            "loss_curve": [[8, 0.7], *([8 * n, loss] for n in range(2, 40))],
         }
     )
 
@@ -81,3 +84,17 @@ def test_what_is_proved_after_pairs_that_look_sure_holds_the_truth_as_often_as_i
                     break
             held[with_earlier] += found.low <= 2 <= found.high
     assert held[True] >= 0.95 * 400 > held[False]
+
+
+@pytest.mark.parametrize(("before", "after", "as_well"), [
+    (1.2e-7, 4.6e-7, True),  # both have learnt all: the rest is rounding
+    (1.2e-7, 1e-3, False),
+    (0.5, 0.52, False),
+    (0.5, 0.503, True),
+])  # fmt: skip
+def test_a_loss_that_has_fallen_to_nothing_is_not_compared_by_its_rounding(
+    before: float, after: float, as_well: bool
+):
+    found = judge.loss(run(1.0, loss=before), run(1.0, loss=after), by_step=False)
+    assert found.excess is not None
+    assert found.within(0.01) is as_well

@@ -30,6 +30,10 @@ H200s. Steps that wait for the host are as fast in one process as the slow ones 
 """
 LOSS_SHARE = 4
 """Losses are compared over the last quarter of what both runs have seen, where they differ most."""
+LEARNT = 1e-4
+"""A loss that has fallen to this share of its first value leaves nothing to learn, as that of one
+batch does which is used in each step. What is below it is rounding, of which no share is taken.
+"""
 OTHER_SAMPLES = (
     "the factory gives its model the same batch in each step, so that another micro-batch learns "
     "other samples"
@@ -151,6 +155,7 @@ def after_repeats(a: Sequence[Entry], b: Sequence[Entry]) -> Decision:
 class Loss:
     """How much higher the loss of B is than that of A at equal ``unit``, as a share of A's.
 
+    Where A's has fallen below :data:`LEARNT` of its first value, it is a share of that.
     ``excess`` is None where it is unknown, and ``reason`` says why.
     """
 
@@ -198,7 +203,8 @@ def loss(a: Entry, b: Entry, by_step: bool) -> Loss:
     means = [_mean_between(curve, begin, end) for curve in (one, other)]
     if means[0] is None or means[1] is None or means[0] <= 0:
         return Loss(None, unit, reason="the runs have no common range, or a loss of 0 or below")
-    return Loss(means[1] / means[0] - 1, unit, end)
+    whole = max(means[0], LEARNT * one[0][1])
+    return Loss((means[1] - means[0]) / whole, unit, end)
 
 
 def _see_other_samples(a: Entry, b: Entry) -> bool:
