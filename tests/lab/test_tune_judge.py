@@ -55,7 +55,7 @@ def test_pairs_that_agree_by_chance_are_no_surer_than_all_runs_of_a_search_vary(
     before = [run(rate) for rate in (51983.3, 57915.6, 57417.0, 58994.1)]
     after = [run(rate) for rate in (231658.7, 231063.6, 230126.3, 231428.3)]
     pairs = judge.in_turns(before[1:], after[1:])
-    found = judge.in_turns(before[1:], after[1:], (before, after))
+    found = judge.in_turns(before[1:], after[1:], known=(before, after))
     assert pairs is not None
     assert found is not None
     assert found.ratio == pairs.ratio
@@ -75,8 +75,9 @@ def test_what_is_proved_after_pairs_that_look_sure_holds_the_truth_as_often_as_i
         for with_earlier in held:
             for pairs in (3, 4, 5):
                 first, second = (side[1 : pairs + 1] for side in sides)
-                known = tuple(side[: pairs + 1] for side in sides) if with_earlier else ((), ())
-                found = judge.in_turns(first, second, known)  # type: ignore[arg-type]
+                earlier = sides if with_earlier else [[], []]
+                before, after = (side[: pairs + 1] for side in earlier)
+                found = judge.in_turns(first, second, known=(before, after))
                 assert found is not None
                 assert found.low is not None
                 assert found.high is not None

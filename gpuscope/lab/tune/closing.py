@@ -188,7 +188,7 @@ class Closing(Trials):
                     return None
                 side.append(entry)
             known = self._good(self.baseline) or (), self._good(best) or ()
-            found = judge.in_turns(left, right, known)
+            found = judge.in_turns(left, right, known=known)
         if found is None or not found.certain:
             return judge.each_pair(left, right, MUCH) or found
         return found

@@ -81,6 +81,7 @@ def speed(a: Sequence[Entry], b: Sequence[Entry]) -> Speed | None:
 def in_turns(
     a: Sequence[Entry],
     b: Sequence[Entry],
+    *,
     known: tuple[Sequence[Entry], Sequence[Entry]] = ((), ()),
 ) -> Speed | None:
     """Return how many times as fast ``b`` is as ``a``, whose runs were made in turns, in pairs.
@@ -91,8 +92,8 @@ def in_turns(
     if not pairs:
         return None
     found = intervals.paired([x for x, _ in pairs], [y for _, y in pairs])
-    earlier = [[rate for rate in _rates(side) if rate] for side in known]
-    found = intervals.widened(found, *earlier, len(pairs))
+    left, right = ([rate for rate in _rates(side) if rate] for side in known)
+    found = intervals.widened(found, left, right, len(pairs))
     return Speed(found.middle, found.low, found.high, f"{len(pairs)} pairs of runs, in turns")
 
 
