@@ -101,7 +101,7 @@ def test_a_quarter_of_a_recorded_grids_time_finds_nearly_its_best_on_other_days_
     kept = recordings[model]
     assert kept.recorded.complete
     days = [day(kept, WITHIN_SHARE, seed) for seed in range(12)]
-    assert sum(one.share >= 0.97 for one in days) >= 11, [one.share for one in days]
+    assert min(one.share for one in days) >= 0.97
     assert all(one.played.seconds <= kept.recorded.grid_seconds / 4 for one in days)
     assert all(one.true_ratio > 1 for one in days)
     assert sum(one.missed for one in days) <= 2  # of intervals that hold the truth in 95 of 100
