@@ -330,3 +330,31 @@ def test_the_layers_of_a_chart_do_not_come_and_go_with_each_picture() -> None:
             changes += now != before
             before = now
     assert changes <= 4
+
+
+HELD = {"allocated": 1, "cached": 2, "outside": 4, "driver": 8}
+
+
+@pytest.mark.parametrize(
+    ("rest", "order"),
+    [
+        (Rest(("cached", "outside"), "idle"), ["allocated", "driver", "idle"]),
+        (Rest(("cached", "outside"), "outside"), ["allocated", "outside", "driver"]),
+        (Rest(("cached", "outside"), "allocated", trace=True), ["allocated", "driver"]),
+    ],
+    ids=["grey", "as one of them", "trace"],
+)
+def test_the_layers_keep_their_order_whatever_is_joined(rest: Rest, order: list[str]) -> None:
+    stack = tuple((float(size), token) for token, size in HELD.items())
+    joined = in_parts(stack, rest)
+    assert [token for _, token in joined] == order
+    assert sum(size for size, _ in joined) == sum(HELD.values())
+
+
+def test_what_is_on_top_in_some_columns_only_is_in_none() -> None:
+    """A top cell that is not full shows one layer: above another one a thin one has no room."""
+    steps = [step(30.0 + n / 4, 1.3) for n in range(32)]
+    rest = rest_of(steps, 1.0, HALF, 88, whole=False)
+    drawn = [edges_of(in_parts(one, rest), 1.0, HALF, 88) for one in steps]
+    assert {tuple(token for _, token in edges) for edges in drawn} == {("allocated",)}
+    assert rest_of(steps[1:], 1.0, HALF, 88, whole=False, before=rest) == rest

@@ -11,7 +11,8 @@ a stack then stands above the row of the axis, for half of that cannot be filled
 
 What would be drawn at another size than it has is left to the rest in all columns of a chart, and
 not in each by itself: else parts would come and go from one column to the next. Several layers that
-are drawn as one are grey: the colour of a part never stands for another one.
+are drawn as one are grey: the colour of a part never stands for another one. The grey is on top,
+and all others stay in their order, so that a layer has the same place in each picture.
 """
 
 from __future__ import annotations
@@ -113,26 +114,32 @@ def _nearest(end: float, zero: int) -> int:
 def _in_whole_cells(ends: list[float], named: list[str], zero: int, kept: str) -> Edges:
     """Return the nearest edges of cells, with one cell at least for what is ``kept`` on top.
 
-    A layer of half a cell or more that has none gets one from a layer beside it that has several,
-    unless its edge would be far off.
+    A layer of half a cell or more that would have none gets one, for which others move up or down
+    unless an edge would be far off.
     """
-    drawn = [zero, *(_nearest(end, zero) for end in ends)]
-    if named[-1] == kept:
-        drawn[1:-1] = [min(edge, drawn[-1] - CELL) for edge in drawn[1:-1]]
-    starts = [float(zero), *ends[:-1]]
-    for at, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        if drawn[at + 1] > drawn[at] or end - start < HALF:
-            continue
-        below, above = (n for n in (at - 1, at + 1))
-        moved = []
-        if below >= 0 and drawn[at] - drawn[below] > CELL:
-            moved.append((start - (drawn[at] - CELL), at, drawn[at] - CELL))
-        if above < len(ends) and drawn[above + 1] - drawn[above] > CELL:
-            moved.append((drawn[above] + CELL - end, above, drawn[above] + CELL))
-        if moved and min(moved)[0] <= FAR_OFF:
-            _, edge, place = min(moved)
-            drawn[edge] = place
-    return tuple(zip(drawn[1:], named, strict=True))
+    top = _nearest(ends[-1], zero)
+    most = max(top - CELL, zero) if named[-1] == kept else top
+    paths: dict[int, tuple[int, float, tuple[int, ...]]] = {zero: (0, 0.0, ())}
+    start = float(zero)
+    for number, end in enumerate(ends, 1):
+        nearest = min(_nearest(end, zero), most)
+        places = [at for at in (nearest - CELL, nearest, nearest + CELL) if zero <= at <= most]
+        places = [at for at in places if at == nearest or abs(at - end) <= FAR_OFF]
+        if number == len(ends):
+            places = [top]
+        reached: dict[int, tuple[int, float, tuple[int, ...]]] = {}
+        for place in places:
+            before = [
+                (lost + (at == place and end - start >= HALF), off, path)
+                for at, (lost, off, path) in paths.items()
+                if at <= place
+            ]
+            if before:
+                lost, off, path = min(before)
+                cost = (place - end) ** 2 + (place != nearest)  # none moves without need
+                reached[place] = lost, off + cost, (*path, place)
+        paths, start = reached, end
+    return tuple(zip(paths[top][2], named, strict=True))
 
 
 def rest_of(
@@ -167,17 +174,31 @@ def rest_of(
     least = [token for token in least if token in there]
     largest = max([token for token in named if token not in least] or named, key=sum_of)
 
+    def total_of(tokens: Collection[str]) -> list[float]:
+        return [sum(part) for part in zip(*(sizes[t] for t in tokens), strict=True)]
+
+    def never_alone(total: Sequence[float]) -> bool:
+        """Return whether the largest is beside it: else that is not what would be seen."""
+        return all(at or each < 1 for at, each in zip(sizes[largest], total, strict=True))
+
+    def as_trace(rest: Rest) -> Rest:
+        return Rest(rest.tokens, largest, trace=True)
+
+    def is_little(rest: Rest) -> bool:
+        """Return whether it may be left out where it would be on top in some columns only."""
+        total = total_of(rest.tokens)
+        little = bool(total) and sum(total) / len(total) < HALF and max(total) < CELL
+        return little and never_alone(total)
+
     def drawn(tokens: Collection[str]) -> Rest:
         """Return how these are drawn: one as itself, several in grey, a trace not at all."""
         joined = tuple(token for token in named if token in tokens)
         if not joined:
             return ALL_APART
-        total = [sum(part) for part in zip(*(sizes[t] for t in joined), strict=True)]
-        stays = BRINK if before == Rest(joined, largest, trace=True) else 1.0
-        # beside nothing it is not the largest that would be seen
-        never_alone = all(at or each < 1 for at, each in zip(sizes[largest], total, strict=True))
-        if never_alone and _is_trace([size / stays for size in total], whole):
-            return Rest(joined, largest, trace=True)
+        total = total_of(joined)
+        stays = BRINK if before == as_trace(Rest(joined)) else 1.0
+        if _is_trace([size / stays for size in total], whole) and never_alone(total):
+            return as_trace(Rest(joined))
         most_of = max(joined, key=sum_of)
         of_others = [each - at for each, at in zip(total, sizes[most_of], strict=True)]
         alone = len(joined) == 1 or _is_trace(of_others, whole)
@@ -194,6 +215,8 @@ def rest_of(
     found = drawn({*least, *thin})
     while order and untrue(found) > UNTRUE:
         found = drawn({*found.tokens, order.pop(0)})
+    if untrue(found) > (0.0 if before == as_trace(found) else UNTRUE) and is_little(found):
+        found = as_trace(found)
     if before is None or before != drawn(before.tokens) or {*before.tokens} - {*named, *least}:
         return found
     without = [t for t in named if t not in before.tokens and t != largest]
@@ -207,15 +230,24 @@ def rest_of(
 
 
 def in_parts(stack: Stack, rest: Rest) -> Stack:
-    """Return a column with the rest as one layer at its foot: there the least of it is seen."""
+    """Return a column with the rest as one layer, and all others in their order.
+
+    It is on top, or where the layer is in whose colour it is drawn: what is known by its place in
+    one picture has the same place in the next.
+    """
     if not rest.tokens:
         return stack
     amount = sum(part for part, token in stack if token in rest.tokens)
-    others = tuple(one for one in stack if one[1] not in rest.tokens)
-    if rest.trace:
-        return tuple((part + amount * (t == rest.token), t) for part, t in others)
-    # of its colour there may be a layer of which nothing is there
-    return ((amount, rest.token), *(one for one in others if one[1] != rest.token))
+    if not rest.trace and rest.token not in rest.tokens:
+        # of its colour there may be a layer of which nothing is there
+        others = (one for one in stack if one[1] not in (*rest.tokens, rest.token))
+        return (*others, (amount, rest.token))
+    added = {rest.token: amount} if rest.trace else {}
+    shown = (one for one in stack if one[1] not in rest.tokens or one[1] == rest.token)
+    return tuple(
+        (amount if token in rest.tokens else part + added.get(token, 0.0), token)
+        for part, token in shown
+    )
 
 
 def _unread(stack: Stack) -> float:
