@@ -16,15 +16,15 @@ from gpuscope.tui.charts.axes import Heights
 from gpuscope.tui.charts.cell_fit import draw_line
 from gpuscope.tui.charts.marks import Tick
 from gpuscope.tui.charts.stack_axis import TIMES, axis_top, unit_of
+from gpuscope.tui.charts.stack_columns import stack_columns
 from gpuscope.tui.charts.stacked import (
     Layer,
     Peak,
     StackedChart,
     TimeChart,
     _draw,
-    stack_columns,
 )
-from gpuscope.tui.theme import MONOCHROME, UNICODE, Glyphs, Tokens
+from gpuscope.tui.theme import MONOCHROME, UNICODE, UNREAD, Glyphs, Tokens
 from tests.tui.snapshots import grid, run, text
 
 UP = UNICODE.up
@@ -140,6 +140,13 @@ def test_without_colour_each_layer_has_its_glyph() -> None:
 
 
 class One(App[None]):
+    def compose(self) -> ComposeResult:
+        yield StackedChart()
+
+
+class Framed(App[None]):
+    CSS = "StackedChart { border: round white; }"
+
     def compose(self) -> ComposeResult:
         yield StackedChart()
 
@@ -463,14 +470,15 @@ def test_a_low_chart_shows_the_largest_layer_and_the_rest() -> None:
         app = pilot.app  # type: ignore[attr-defined]
         chart, seconds = app.query_one(StackedChart), [n / 2 for n in range(121)]
         tokens = Tokens.of(app)
-        sizes = {"allocated": 40.0, "cached": 20.0, "outside": 10.0}
+        sizes = {"allocated": 25.0, "cached": 20.0, "outside": 10.0}
 
         def shown(height: int) -> tuple[set[str], str]:
             layers = [Layer(token, token, [size * GIB] * 121) for token, size in sizes.items()]
             chart.show(layers, seconds, 60, 110 * GIB)
             colours = {tokens.colour(token): token for token in (*LAYERS, "idle")}
             cells = [part for strip in chart.paint(60, height, tokens) for part in strip]
-            inks = {part.style.color for part in cells if set(part.text) & set(UP[1:])}
+            styles = [part.style for part in cells if set(part.text) & set(UP[1:])]
+            inks = {ink for style in styles for ink in (style.color, style.bgcolor)}
             above, border = chart._legend_lines(60, height)
             legend = "".join(piece for piece, _ in [*above, *border])
             return {colours[ink] for ink in inks if ink in colours}, legend
@@ -481,10 +489,12 @@ def test_a_low_chart_shows_the_largest_layer_and_the_rest() -> None:
         assert "rest" in legend
         assert "cached" not in legend
         assert shown(12)[0] == {"allocated", "cached", "outside"}
-        sizes["cached"] = 42.0
+        sizes["cached"] = 26.0
         assert shown(5)[0] == {"allocated", "idle"}
-        sizes["cached"] = 50.0
+        sizes["cached"] = 30.0
         assert shown(5)[0] == {"cached", "idle"}
+        sizes |= {"allocated": 50.0, "cached": 50.0}
+        assert shown(6)[0] == {"allocated", "cached", "outside"}, "what fills rows is no rest"
         del sizes["outside"]
         assert shown(5)[0] == {"allocated", "cached"}, "two have room"
 
@@ -534,7 +544,7 @@ def test_a_legend_that_has_no_room_for_all_names_leaves_the_smallest_to_the_rest
     async def body(pilot: object) -> None:
         app = pilot.app  # type: ignore[attr-defined]
         chart, seconds = app.query_one(TimeChart), [n / 2 for n in range(121)]
-        sizes = {"allocated": 55e6, "cached": 19e6, "outside": 14e6, "series3": 12e6}
+        sizes = {"allocated": 85e6, "cached": 5e6, "outside": 6e6, "series3": 4e6}
         layers = [
             Layer(token, f"a long name of {token}", [size] * 121) for token, size in sizes.items()
         ]
@@ -547,6 +557,33 @@ def test_a_legend_that_has_no_room_for_all_names_leaves_the_smallest_to_the_rest
         assert drawn_in(chart, Tokens.of(app)) == {"allocated", "driver"}
 
     run(FramedTimes, body, 52, 14)
+
+
+def test_a_large_layer_is_never_part_of_the_rest_and_its_legend_is_cut() -> None:
+    """The peak and events give way first: a table beside the chart does not tell the colours."""
+
+    async def body(pilot: object) -> None:
+        app = pilot.app  # type: ignore[attr-defined]
+        chart, seconds = app.query_one(StackedChart), [n / 2 for n in range(121)]
+        names = {"allocated": "allocated", "cached": "cached", "outside": "outside torch"}
+        names |= {UNREAD: "not read", "other": "other"}
+        layers = [Layer(token, label, [16.0 * GIB] * 121) for token, label in names.items()]
+        ticks = [Tick(30.0, "stall", "bad"), Tick(40.0, "oom", "bad")]
+        peak = Peak(70 * GIB, "peak since the start")
+        for width, due in ((46, ["stall", "peak"]), (36, [])):
+            chart.show(layers, seconds, 60, 100 * GIB, ticks=ticks, peak=peak)
+            await pilot.resize_terminal(width + 2, 18)  # type: ignore[attr-defined]
+            wanted = [label[:7] for label in (*names.values(), *due)]
+            for _ in range(100):
+                await pilot.pause(0.01)  # type: ignore[attr-defined]
+                shown = text(app)
+                if chart.size.width == width and all(label in shown for label in wanted):
+                    break
+            assert [label for label in wanted if label not in shown] == [], width
+            assert "rest" not in shown
+            assert drawn_in(chart, Tokens.of(app)) >= {"allocated", "cached", "outside", "other"}
+
+    run(Framed, body, 60, 18)
 
 
 def test_what_is_nowhere_large_enough_to_be_seen_is_not_in_the_legend() -> None:

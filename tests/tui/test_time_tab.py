@@ -24,7 +24,7 @@ from gpuscope.text.units import percent_text
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.app.launch import local_source
 from gpuscope.tui.charts.load_strips import Lane, LoadStrips
-from gpuscope.tui.charts.stacked import stack_columns
+from gpuscope.tui.charts.stack_columns import stack_columns
 from gpuscope.tui.shell.selection import keys_of
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import THEMES, Tokens

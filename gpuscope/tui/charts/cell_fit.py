@@ -211,7 +211,7 @@ def rest_of(
     order = sorted(named, key=sum_of)
     order = [t for t in order if t not in (largest, *least) and not (seen and t == UNREAD)]
     thin = [t for t in order if _is_thin(sizes[t], whole)]
-    order = [t for t in order if t not in thin and not _is_large(sizes[t])]
+    order = [t for t in order if t not in thin and not is_large(sizes[t])]
     found = drawn({*least, *thin})
     while order and untrue(found) > UNTRUE:
         found = drawn({*found.tokens, order.pop(0)})
@@ -223,7 +223,7 @@ def rest_of(
     if any(_is_thin([size * BRINK for size in sizes[t]], whole) for t in without):
         return found
     kept = {*before.tokens} - {*least}
-    if any(_is_large(sizes[t]) or (seen and t == UNREAD) for t in kept) or largest in kept:
+    if any(is_large(sizes[t]) or (seen and t == UNREAD) for t in kept) or largest in kept:
         return found
     stays = {*least} <= {*before.tokens} and untrue(before) <= UNTRUE_AGAIN
     return before if stays and (len(before.tokens) <= len(found.tokens) or untrue(found)) else found
@@ -254,9 +254,13 @@ def _unread(stack: Stack) -> float:
     return sum(amount for amount, token in stack if token == UNREAD)
 
 
-def _is_large(sizes: Sequence[float]) -> bool:
-    """Return whether a layer is a cell where it is seen, or one and a half in any column."""
-    seen = [size for size in sizes if size >= 1]
+def is_large(sizes: Sequence[float], joined: bool = False) -> bool:
+    """Return whether a layer is a cell where it is seen, or one and a half in any column.
+
+    One that was ``joined`` to others before has to be larger, so that it does not come and go.
+    """
+    stays = BRINK if joined else 1.0
+    seen = [size / stays for size in sizes if size >= 1]
     return bool(seen) and (sum(seen) / len(seen) >= CELL or max(seen) >= CELL + HALF)
 
 

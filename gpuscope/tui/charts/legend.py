@@ -26,13 +26,17 @@ def legend_lines(entries: Entries, cells: int, rows: int, elsewhere: str = "") -
     """Return the line below a chart of so many ``rows``, mostly empty, and that in its border.
 
     No entry stands alone on the first line where it can have company. Where even both have no
-    room for all, the last ones are left out and counted.
+    room for all, labels of the second are cut, or the last ones are left out and counted.
     """
     if rows >= LEAST_ROWS and _cells(entries, 1) > cells:
         for first in (*range(2, len(entries) - 1), 1, len(entries) - 1):
             if _cells(entries[first:], 1) <= cells and _cells(entries[:first], 1) <= cells:
                 gap = 2 if _cells(entries[first:], 2) <= cells else 1
                 return _join(entries[:first], gap), _join(entries[first:], gap)
+        fitting = [n for n in range(1, len(entries) - 1) if _cells(entries[:n], 1) <= cells]
+        if fitting and not elsewhere:
+            first = fitting[-1]
+            return _join(entries[:first], 1), legend_of(entries[first:], cells)
     return [], legend_of(entries, cells, elsewhere)
 
 
@@ -65,9 +69,11 @@ def legend_of(
     if brief := _abbreviated(entries, cells):
         return _join(brief, 1)
     for kept in range(len(entries) - 1, 0, -1):
-        pieces = [*_join(entries[:kept], 1), (f" +{len(entries) - kept}", "muted")]
-        if sum(text_cells(text) for text, _ in pieces) <= cells:
-            return pieces
+        others = f" +{len(entries) - kept}"
+        room = cells - text_cells(others)
+        named = entries[:kept] if _cells(entries[:kept], 1) <= room else ()
+        if named := named or _abbreviated(entries[:kept], room):
+            return [*_join(named, 1), (others, "muted")]
     return []
 
 

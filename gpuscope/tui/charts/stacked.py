@@ -19,7 +19,7 @@ from ...text.styled import Line
 from ...text.units import bytes_text, percent_text
 from ..theme import Glyphs, Tokens
 from .axes import Heights, even_ticks, mark_unknown, nominal, time_axis
-from .bins import Bins, first_at, hold_seconds
+from .bins import Bins, first_at
 from .cell_fit import (
     ALL_APART,
     CELL,
@@ -33,6 +33,7 @@ from .cell_fit import (
     foot_of,
     in_parts,
     in_whole_cells,
+    is_large,
     on_feet,
     rest_of,
     zero_of,
@@ -41,6 +42,7 @@ from .layer_courses import Course, course_lines, courses_of, is_flat, rows_of_la
 from .legend import Entries, is_whole, legend_lines, legend_of
 from .marks import Tick, event_row, named_row, step_row
 from .stack_axis import BYTES, TIMES, Units, axis_top, nanoseconds_text, unit_of
+from .stack_columns import stack_columns, thinner_than
 from .strips import TimedChart, empty_strips, strip_of
 
 
@@ -299,8 +301,11 @@ class StackedChart(TimedChart):
         low = self._is_low(height) or self._is_low(height - 1)
         self._spare = not low and bool(super()._legend_lines(width, height)[0])
         rows, elsewhere = height if self._spare else 0, self.legend_elsewhere
-        drawn = self._as_drawn(self._rest, height - self._spare)
-        above, border = legend_lines(drawn, width - 2, rows, elsewhere)
+        for brief in (False, True):
+            drawn = self._as_drawn(self._rest, height - self._spare, brief=brief)
+            above, border = lines = legend_lines(drawn, width - 2, rows, elsewhere)
+            if is_whole(drawn, lines):
+                break
         if elsewhere and border == [(elsewhere, "muted")] and (rest := self._named_rest()):
             (glyph, token, label), more = rest, elsewhere.replace("legend ", "others ", 1)
             both: Line = [(glyph, token), (f" {label}, {more}", "muted")]
@@ -314,18 +319,25 @@ class StackedChart(TimedChart):
             return None
         return self.tokens.glyphs.fill(rest.token), rest.token, "rest"
 
-    def _others(self, height: int) -> Entries:
-        """Return the legend but for the layers: only a chart of many rows has one for events."""
+    def _others(self, height: int, brief: bool = False) -> Entries:
+        """Return the legend but for the layers: only a chart of many rows has one for events.
+
+        A ``brief`` one does not say since when a peak is the peak.
+        """
         height -= sum(self._course_rows(height))
         first = self._named if height >= MARKS_HEIGHT else self._named + self._marked
-        return self._legend[first:]
+        cut = self._peak.label.partition(" ")[0] if brief and self._peak else ""
+        return [
+            (glyph, token, cut if self._peak and label == self._peak.label and cut else label)
+            for glyph, token, label in self._legend[first:]
+        ]
 
-    def _as_drawn(self, rest: Rest, height: int) -> Entries:
+    def _as_drawn(self, rest: Rest, height: int, brief: bool = False) -> Entries:
         """Return a legend of what is drawn, with this rest: each colour stands for one thing."""
         one = self._named_rest(rest)
         absent = {*rest.tokens} - {rest.token} | self._unseen
         kept = [entry for entry in self._legend[: self._named] if entry[1] not in absent]
-        return (*kept, *([one] if one else []), *self._others(height))
+        return (*kept, *([one] if one else []), *self._others(height, brief))
 
     def _rest_in(
         self,
@@ -336,18 +348,25 @@ class StackedChart(TimedChart):
     ) -> Rest:
         """Return the layers that have no room of their own, in the chart or in its legend.
 
-        Where they are ``named`` elsewhere they need no room in that.
+        Where they are ``named`` elsewhere they need no room in that. A large one is never among
+        them: what fills a part of the chart is no rest, and the legend is cut then.
         """
         (width, height), named = size, named or bool(self.legend_elsewhere)
-        of_each = zip(*(stack for stack in stacks if stack), strict=True)
+        of_each = list(zip(*(stack for stack in stacks if stack), strict=True))
         sums = {layer[0][1]: sum(size for size, _ in layer) for layer in of_each}
         by_size = sorted((token for token in sums if sums[token]), key=lambda token: sums[token])
         low = self._is_low(height) and self._named > 2
         by_size.sort(key=lambda token: low and token == self._largest)
+        large = {
+            layer[0][1]
+            for layer in of_each
+            if is_large([size * room[0] for size, _ in layer], layer[0][1] in self._rest.tokens)
+        }
+        thin = [token for token in by_size[:-1] if token not in large]
         found = ALL_APART
-        for count in range(max(len(by_size) - 1, 0) if low else 0, len(by_size)):
-            found = rest_of(stacks, *room, self._rest, by_size[:count], self.BESIDE)
-            entries = self._as_drawn(found, height)
+        for count in range(len(thin) if low else 0, len(thin) + 1):
+            found = rest_of(stacks, *room, self._rest, thin[:count], self.BESIDE)
+            entries = self._as_drawn(found, height, brief=True)
             rows = height * self._spare
             if named or is_whole(entries, legend_lines(entries, width - 2, rows)):
                 break
@@ -400,65 +419,6 @@ def highest(
     moments = zip(*(layer.values[start : len(seconds)] for layer in known), strict=False)
     sums = [sum([max(one, 0.0) for one in amounts]) for amounts in moments if None not in amounts]
     return max((one for one in sums if math.isfinite(one)), default=0.0)
-
-
-def stack_columns(
-    layers: Sequence[Layer],
-    seconds: Sequence[float],
-    window_seconds: float,
-    now: float | None,
-    count: int,
-) -> list[Stack | None]:
-    """Return ``count`` columns over the window.
-
-    Of several samples in one column the one with the largest sum stands, so that no peak is
-    lost; a column between two samples repeats the older one; it is None where a layer was
-    unknown, and once the samples have stopped.
-    """
-    known = [layer for layer in layers if any(value is not None for value in layer.values)]
-    if not known or not seconds:
-        return [None] * count
-    now = seconds[-1] if now is None else now
-    bins = Bins.ending(now, window_seconds, count)
-    hold = max(hold_seconds(seconds), bins.width * 2)
-    columns: list[Stack | None] = [None] * count
-    sums = [-1.0] * count
-    before: tuple[float, Stack | None] | None = None
-    at = -1
-    for i in range(max(first_at(seconds, bins.start) - 1, 0), len(seconds)):
-        moment = seconds[i]
-        stack = _stack_at(known, i)
-        place = bins.index(moment)
-        if before is not None and moment - before[0] <= hold:
-            for empty in range(max(at + 1, 0), min(place, count)):
-                columns[empty] = before[1]
-        if 0 <= place < count and stack is not None:
-            size = sum(amount for amount, _ in stack)
-            if size > sums[place]:
-                columns[place], sums[place] = stack, size
-        before, at = (moment, stack), place
-    # a column wider than the time between samples is no reason to go on after the last one
-    if before is not None and now - before[0] <= hold_seconds(seconds):
-        for empty in range(max(at + 1, 0), count):
-            columns[empty] = before[1]
-    return columns
-
-
-def _stack_at(layers: Sequence[Layer], i: int) -> Stack | None:
-    stack = []
-    for layer in layers:
-        value = layer.values[i] if i < len(layer.values) else None
-        if value is None or not math.isfinite(value):
-            return None
-        stack.append((max(float(value), 0.0), layer.token))
-    return tuple(stack)
-
-
-def thinner_than(least: float, stacks: Sequence[Stack], rest: Rest) -> set[str]:
-    """Return the tokens of what is nowhere as large as ``least``, or is drawn as something else."""
-    most = [(max(part[0] for part in layer), layer[0][1]) for layer in zip(*stacks, strict=True)]
-    thin = {token for size, token in most if size < least} - {*rest.tokens}
-    return thin | {*rest.tokens} if rest.trace else thin
 
 
 def _draw(
