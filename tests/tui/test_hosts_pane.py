@@ -227,6 +227,27 @@ async def test_long_charts_are_those_of_the_host_under_the_cursor():
 
 
 @in_loop
+async def test_a_strip_of_a_host_names_the_same_load_as_its_table_with_every_sample():
+    """The charts are drawn again every few seconds, and their figures with each sample."""
+    app = app_of({"alpha": ("busy", LIVE), "foxtrot": ("free", LIVE)}, "fleet")
+    async with app.run_test(size=(200, 60)) as pilot:
+        await settled(pilot, "2 hosts")
+        await pilot.press("down")
+        await until(pilot, "GPUs of alpha", "GPU utilisation", "│ GPU 0 ")
+        for second in range(1, 6):
+            load, at = 10.0 + 7 * second, views.END - 45 + second
+            sample = f.Sample(9000 + second, int(at * 1e9), h=[views.host_row()])
+            sample.g = [views.device_row(place, 40.0, load) for place in range(8)]
+            app.session._hear("alpha", sample, at)
+            screen = await until(pilot, f" {load:.0f} % ")
+            lines = [
+                line for line in screen.splitlines() if "│ GPU 0 " in line or "│   0  " in line
+            ]
+            assert len(lines) == 2
+            assert all(f" {load:.0f} %" in line for line in lines), screen
+
+
+@in_loop
 async def test_enter_looks_at_a_host_the_tabs_follow_and_escape_comes_back():
     app = app_of(SIX)
     async with app.run_test(size=(120, 40)) as pilot:

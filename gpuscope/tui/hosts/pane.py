@@ -97,7 +97,7 @@ class FleetPane(Pane):
         self._charts: Charts | None = None
         self._chart_rows = 0
         """The rows of the charts with their frame, 0 if there are no charts."""
-        self._drawn: object = None
+        self._drawn: tuple[str, int, int] | None = None
         self._terminal = (80, 24)
         self._rows: dict[str, tuple[HostSummary, object, object, TableRow]] = {}
         self._names: dict[str, str] = {}
@@ -356,6 +356,7 @@ class FleetPane(Pane):
         self._show_brief(host)
         due = (host.key, int((host.sampled_seconds or 0.0) / CHART_SECONDS), self._chart_rows)
         if due == self._drawn and self._charts.is_attached:
+            self.show_figures(host)
             return
         self._drawn = due if self._charts.is_attached else None
         self._charts.rows = self._chart_rows - 2
@@ -365,6 +366,13 @@ class FleetPane(Pane):
             kinds = [tuple(kind for kind in row if kind != "vram") for row in kinds]
         self._charts.choose(kinds)
         self._charts.show(host, host.devices[0] if host.devices else None)
+
+    def show_figures(self, host: HostView) -> None:
+        drawn, charts = self._drawn, self._charts
+        if charts is None or not charts.is_attached or not self._lower.display or drawn is None:
+            return
+        if drawn[0] == host.key:  # else the charts are of another host, and end on its clock
+            charts.show_figures(host, host.devices[0] if host.devices else None)
 
     def _show_brief(self, host: HostView) -> None:
         """Show what is found on the host under the cursor, and what runs there."""
