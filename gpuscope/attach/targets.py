@@ -80,6 +80,18 @@ class Target:
         }.get(self.kind, "")
         return " ".join(part for part in (" ".join(self.via), place) if part)
 
+    def words_for(self, pid: int) -> str:
+        """Return what every verb that takes a process understands as this one of the place.
+
+        What was typed may have been the name of a job, a launcher or a whole host.
+        """
+        if self.kind in (LOCAL, PREFIX):
+            word = str(pid)
+        else:
+            place = self.text.rpartition(":")[0] if self.pid is not None else self.text
+            word = shlex.quote(f"{place}:{pid}")
+        return f"{word} --via {shlex.quote(shlex.join(self.via))}" if self.via else word
+
 
 def parse(text: str) -> Target:
     """Return the target that a word means. Raises :class:`BadTarget`."""

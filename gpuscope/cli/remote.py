@@ -87,6 +87,17 @@ def one_place(args: argparse.Namespace, text: str | None) -> Target:
     return found[0]
 
 
+def words_for(args: argparse.Namespace, place: Target, pid: int) -> str:
+    """Return the words that mean this process of a place to a verb, for a command to be copied."""
+    import shlex
+
+    words = []
+    if place.is_remote:
+        words += ["--ssh-command", args.ssh_command] if args.ssh_command != "ssh" else []
+        words += ["--remote-python", args.remote_python] if args.remote_python else []
+    return " ".join(filter(None, (place.words_for(pid), shlex.join(words))))
+
+
 class Ways:
     """Make sources for targets, all with the same limits and questions. A context manager.
 

@@ -133,8 +133,10 @@ def _none(host: HostView, place: Target, verb: str, job: str) -> str:
             "Start one: gpuscope run train.py    In a running one: gpuscope attach PID --inject"
         )
     called = [one for one in jobs if _is_called(one, job)]
-    begin = f"{place.text}:" if place.is_remote and ":" not in place.text else ""
-    lines = [f"  gpuscope {verb} {begin}{_pid(one)}    ({_about(one)})" for one in called or jobs]
+    lines = [
+        f"  gpuscope {verb} {place.words_for(_pid(one))}    ({_about(one)})"
+        for one in called or jobs
+    ]
     if job:
         exists = os.path.lexists(place.text)
         nothing = "no running job" if exists else "no recording, host or job"

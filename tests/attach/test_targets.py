@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 
 import pytest
@@ -240,3 +241,25 @@ def test_a_command_that_is_not_there_is_said(monkeypatch, tmp_path):
     # the command line was valid: nothing could be checked
     assert command("devices", "slurm:77").returncode == 3
     assert command("devices", "slurm:").returncode == 64
+
+
+@pytest.mark.parametrize(
+    ("typed", "via", "named"),
+    [
+        ("7", "", "8"),
+        ("ada@node-3", "", "ada@node-3:8"),
+        ("ada@node-3:7", "", "ada@node-3:8"),
+        ("k8s:lab/trainer-0", "", "k8s:lab/trainer-0:8"),
+        ("slurm:42@ada@login", "", "slurm:42@ada@login:8"),
+        ("7", "docker exec -i box", "8 --via 'docker exec -i box'"),
+        (None, "docker exec -i box", "8 --via 'docker exec -i box'"),
+    ],
+)
+def test_one_process_of_a_place_is_named_so_that_a_verb_understands_it(typed, via, named):
+    (place,) = parse_all([typed] if typed is not None else [], via=via)
+    assert place.words_for(8) == named
+    word, *options = shlex.split(named)
+    (again,) = parse_all([word], via=options[1] if options else "")
+    assert again.pid == 8
+    assert again.via == place.via
+    assert again.host == place.host

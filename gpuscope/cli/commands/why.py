@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from shlex import quote
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -294,7 +295,10 @@ def _time_reports(
     reports = []
     for one, problem in zip(ranks, problems, strict=True):
         trainer = now.get(one.trainer.id, one.trainer)
-        again = f"gpuscope why {args.target or trainer.definition.pid}"
+        itself = remote.words_for(args, place, trainer.definition.pid)
+        # a job is asked again as it was asked; another place may need more than its name
+        named = args.target if len(ranks) > 1 and not place.is_remote else None
+        again = f"gpuscope why {quote(named) if named else itself}"
         note = problem if trainer.minutes else ""
         tune = "" if place.is_remote else tune_offer.offer(trainer)
         if trainer.gone is not None:
@@ -306,18 +310,20 @@ def _time_reports(
                 note = f"It {has_ended(trainer.gone)}."
         told = trainer_times.of_trainer(trainer, host, history, args.window, again, note, late)
         if told.standstill is not None:
-            tune, wanted = "", f"gpuscope doctor {args.target or trainer.definition.pid}"
-            told = _noted(told, told.note or f"What to do about the hang: {wanted}")
-        reports.append(replace(told, tune=tune))
+            # not as typed: the doctor takes the name of a script for its file
+            tune, wanted = "", f"What to do about the hang: gpuscope doctor {itself}"
+            told = _noted(told, told.note or wanted)
+        reports.append(replace(others, tune=tune))
     if not any(one.is_known for one in reports):
         raise _unknown(next(filter(None, problems), ""), reports[0].pid)
     mates = [t for t in host.trainers if _is_mate(t, ranks[0].trainer)]
-    if len(ranks) == 1 and mates and not reports[0].note and not args.via:
-        script = (ranks[0].trainer.definition.script or "").rsplit("/", 1)[-1]
-        reports[0] = _noted(
-            reports[0],
-            f"It is one of {len(mates) + 1} ranks here; all of them: gpuscope why {script}",
-        )
+    if len(ranks) == 1 and mates and not reports[0].note:
+        others = f"It is one of {len(mates) + 1} ranks {'there' if place.is_remote else 'here'}"
+        if not place.is_remote and job is not None:  # a job elsewhere cannot be asked by its name
+            alone = sum(one.title == job.title for one in host.jobs) == 1
+            name = quote(clean(job.title if alone else job.key, 200))
+            others = f"{told}; all of them: gpuscope why {name}"
+        reports[0] = _noted(reports[0], others + ("." if place.is_remote else ""))
     return reports
 
 
@@ -345,8 +351,6 @@ def _unknown(problem: str, pid: int) -> NoAnswer:
 
 
 def _of_file(args: argparse.Namespace) -> list[TrainerTime]:
-    from shlex import quote
-
     from .. import past_trainers, trainer_times
 
     name = clean(args.target, 200)

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 WATCH_SECONDS = 2.2
 """Seconds to watch, as for trainers here: enough for a mean, and to see a counter rise."""
 PROBE_HZ = 5.0
+_OF_A_PROCESS = re.compile(r"(gpuscope (?:attach|doctor|snapshot|why) )([1-9][0-9]*)\b")
+"""The commands of findings that are about one process."""
 MAX_REQUESTS = 60
 """How many trainers of one host are asked for their history.
 
@@ -46,7 +51,7 @@ def examine(text: str | None, args: argparse.Namespace, timeout: float) -> Repor
     report = Report()
     with remote.Ways(args) as ways:
         for target in found:
-            report += asyncio.run(_one(ways, target, timeout, bool(args.torch)))
+            report += asyncio.run(_one(ways, target, timeout, args))
     return report
 
 
@@ -65,7 +70,7 @@ def _ended_job(text: str | None, args: argparse.Namespace) -> Report | None:
 
 
 async def _one(
-    ways: remote.Ways, target: Target, timeout: float, ask_torch: bool = False
+    ways: remote.Ways, target: Target, timeout: float, args: argparse.Namespace
 ) -> Report:
     from ...remote_look import all_answered
     from ...watched_host import NoLook, watched
@@ -78,7 +83,7 @@ async def _one(
             if target.pid is None:
                 name = clean(there.host.name, 100) or place
                 environment = asyncio.create_task(
-                    remote_environment.examine(there.source, name, ask_torch, timeout)
+                    remote_environment.examine(there.source, name, bool(args.torch), timeout)
                 )
             try:
                 complete = await there.until(
@@ -87,7 +92,7 @@ async def _one(
                 )
                 await _ask_what_was(there, timeout)
                 problem = await _no_such_trainer(there, target)
-                report = _report(there, target, complete, timeout, problem)
+                report = _report(there, target, complete, timeout, problem, args)
                 return report if environment is None else await environment + report
             finally:
                 if environment is not None:
@@ -147,7 +152,12 @@ def _enough_seconds(host: HostView) -> float:
 
 
 def _report(
-    there: WatchedHost, target: Target, complete: bool, timeout: float, problem: str
+    there: WatchedHost,
+    target: Target,
+    complete: bool,
+    timeout: float,
+    problem: str,
+    args: argparse.Namespace,
 ) -> Report:
     from ....doctor import live
 
@@ -169,6 +179,24 @@ def _report(
             examined=(f"trainers on {name} (none has a probe)",), problems=late
         ) + live.examine(host)
     history = partial(there.store.history, there.source.key)
-    return live.examine(host, history, None if target.pid is None else {target.pid}) + Report(
+    found = live.examine(host, history, None if target.pid is None else {target.pid})
+    return _as_called_from_here(found, partial(remote.words_for, args, target)) + Report(
         problems=late
     )
+
+
+def _as_called_from_here(report: Report, words_for: Callable[[int], str]) -> Report:
+    """Return a report whose commands name the processes there as they are named from here."""
+
+    def called(text: str) -> str:
+        return _OF_A_PROCESS.sub(lambda one: one[1] + words_for(int(one[2])), text)
+
+    findings = tuple(
+        replace(
+            one,
+            verify=called(one.verify),
+            fixes=tuple(replace(fix, command=called(fix.command)) for fix in one.fixes),
+        )
+        for one in report.findings
+    )
+    return replace(report, findings=findings)

@@ -87,7 +87,11 @@ def run_live(args: argparse.Namespace) -> int:
     one_trainer.check_exists(place, NotTaken)
     with contextlib.ExitStack() as stack:
         answer = asyncio.run(_ask(args, place, stack))
-    print(output.dump(answer) if args.json else _text(answer, args.target))
+    print(
+        output.dump(answer)
+        if args.json
+        else _text(answer, remote.words_for(args, place, place.pid))
+    )
     return ExitStatus.OK
 
 
@@ -107,10 +111,12 @@ async def _ask(
             return await _request(args, there, trainer)
         except SourceError as error:
             if error.code == "unsupported" and not trainer.definition.cuda:
+                itself = remote.words_for(args, place, trainer.definition.pid)
+                see = f"gpuscope attach {itself}" if place.is_remote else "gpuscope"
                 raise NotTaken(
                     f"{error.what}.\npid {place.pid} trains without CUDA, and only torch's CUDA "
                     "allocator can be inspected.\nIts parameters, gradients and optimizer state: "
-                    "gpuscope    (tab 2)"
+                    f"{see}    (tab 2)"
                 ) from None
             raise NotTaken(one_trainer.refusal(error.code, error.what, place.pid or 0)) from None
 
