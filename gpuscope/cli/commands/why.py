@@ -313,7 +313,7 @@ def _time_reports(
             # not as typed: the doctor takes the name of a script for its file
             tune, wanted = "", f"What to do about the hang: gpuscope doctor {itself}"
             told = _noted(told, told.note or wanted)
-        reports.append(replace(others, tune=tune))
+        reports.append(replace(told, tune=tune))
     if not any(one.is_known for one in reports):
         raise _unknown(next(filter(None, problems), ""), reports[0].pid)
     mates = [t for t in host.trainers if _is_mate(t, ranks[0].trainer)]
@@ -322,7 +322,7 @@ def _time_reports(
         if not place.is_remote and job is not None:  # a job elsewhere cannot be asked by its name
             alone = sum(one.title == job.title for one in host.jobs) == 1
             name = quote(clean(job.title if alone else job.key, 200))
-            others = f"{told}; all of them: gpuscope why {name}"
+            others = f"{others}; all of them: gpuscope why {name}"
         reports[0] = _noted(reports[0], others + ("." if place.is_remote else ""))
     return reports
 
