@@ -86,11 +86,14 @@ class TrainerTime:
             late = self.late
             calm = late is None and not self.warns and is_calm(self.judged, self.ledger)
             gains = late is None or self.is_late
-            own = sentence(self.ledger, self.causes, False, calm, self._best_reading, gains)
+            causes = self.causes
+            if self.is_late:  # how it is late is said already
+                causes = tuple(one for one in causes if one.usual_share is None)
+            own = sentence(self.ledger, causes, False, calm, self._best_reading, gains)
             if late is None:
                 return own
             whose = "" if gains else f"Of {self.short} itself: "
-            return f"{late.sentence} {whose}{own}" if self.causes else late.sentence
+            return f"{late.sentence} {whose}{own}" if causes else late.sentence
         below = self._of_the_table if self.ledger.rows else self.unshown
         return " ".join(filter(None, (self.standstill.sentences, below)))
 

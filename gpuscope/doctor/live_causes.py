@@ -19,8 +19,9 @@ from ..model.ranks import name_of, subject_of
 from ..model.stalls import find_stall
 from ..model.time_cause import PAUSES, SETTINGS, Cause, Known
 from ..model.time_causes import ranked
-from ..model.time_ledger import TimeLedger, recent
+from ..model.time_ledger import Row, TimeLedger, recent
 from ..store.view import DeviceView, JobView, TrainerView
+from ..text.process_name import short_place
 from ..text.units import count_text, duration_text, percent_text, window_text
 from ..wire.clean import clean
 from ..wire.code_owner import is_own
@@ -134,8 +135,11 @@ def _judged(
 
 
 def is_of_late_rank(one: Judged) -> bool:
-    """Tell whether a cause is the wait for input for which the other ranks wait in turn."""
-    return one.cause.name == "input" and one.cause.usual_share is not None
+    """Tell whether a cause is what the late rank of a job does while the other ranks wait.
+
+    That is a wait for input or other code. Any other cause has a cure of its own.
+    """
+    return one.cause.name in ("input", "other") and one.cause.usual_share is not None
 
 
 def known(
@@ -294,15 +298,19 @@ def _own_fixes(ledger: TimeLedger, cause: Cause) -> list[Fix]:
     """Return the fixes of own code where its line is known: first to look at that line."""
     from . import table
 
-    clock = cause.clock
-    if cause.name != "other" or clock is None or not clock.places or not ledger.seconds:
+    name = FINDINGS[cause.name][0]
+    first = own_line(cause.clock, ledger)
+    return [*first, *table.load()[WORDINGS.findings[name].pitfall].fixes_for(name)] if first else []
+
+
+def own_line(row: Row | None, ledger: TimeLedger) -> list[Fix]:
+    """Return the advice to look at the line of own code that takes most, where it is known."""
+    if row is None or row.name != "other" or not row.places or not ledger.seconds:
         return []
-    (line, spent), name = clock.places[0], FINDINGS[cause.name][0]
-    path, space, function = clean(line, 160).partition(" ")
+    line, spent = row.places[0]
     part = percent_text(spent / ledger.seconds)
-    figures = {"line": path.rpartition("/")[2] + space + function, "part": part}
-    usual = table.load()[WORDINGS.findings[name].pitfall].fixes_for(name)
-    return [*WORDINGS.fixes(["own-line"], figures), *usual]
+    figures = {"line": short_place(clean(line, 160)), "part": part}
+    return WORDINGS.fixes(["own-line"], figures)
 
 
 def _framework_fixes(trainer: TrainerView, name: str) -> list[Fix]:
@@ -315,9 +323,14 @@ def _framework_fixes(trainer: TrainerView, name: str) -> list[Fix]:
 
 
 def _what_a_cure_wins(cause: Cause, what: str) -> str:
-    if cause.usual_share is None:
+    if cause.usual_share is None or cause.usual_share < NEARLY:
         return f"all of {what}"
     return f"all of {what} beyond the {percent_text(cause.usual_share)} of the other ranks"
+
+
+def at_line(line: str, spent: float, ledger: TimeLedger) -> Evidence:
+    """Return how much of its time a training spends at a line."""
+    return Evidence(f"{percent_text(spent / ledger.seconds)} of the time at {line}", "stack")
 
 
 def _evidence(
@@ -342,8 +355,7 @@ def _evidence(
         yield Evidence(_share_text(trainer, ledger, cause), "probe")
         for line, spent in clock.places[:3]:
             if spent >= 0.01 * ledger.seconds:
-                share = percent_text(spent / ledger.seconds)
-                yield Evidence(f"{share} of the time at {line}", "stack")
+                yield at_line(line, spent, ledger)
         if cause.name == "other" and cause.usual_share is None and cause.share > clock.share:
             more = percent_text(cause.share - clock.share)
             text = f"{more} more in syncs such as .item() and copies of the same functions"

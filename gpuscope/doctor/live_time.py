@@ -18,7 +18,7 @@ from ..store.view import JobView, TrainerView
 from ..text.units import duration_text, percent_text
 from . import effects
 from .finding import Evidence, Finding, Fix
-from .live_causes import is_of_late_rank, of_ledger
+from .live_causes import at_line, is_of_late_rank, of_ledger, own_line
 from .live_input import steady_ranks, workers_fixes
 from .live_scene import MIN_STEPS, WORDINGS, Findings, LiveScene, place
 
@@ -104,7 +104,8 @@ def slow_rank(scene: LiveScene, job: JobView) -> Findings:
         return
     evidence = [Evidence(found.text, "probe")]
     judged = of_ledger(scene, slow, recent(slow), found)
-    input_of_late = next((one.finding for one in judged if is_of_late_rank(one)), None)
+    of_late = [one for one in judged if is_of_late_rank(one) and one.cause.name == "input"]
+    input_of_late = of_late[0].finding if of_late else None
     fixes: Sequence[Fix] = ()
     if input_of_late is not None:
         fixes = input_of_late.fixes
@@ -112,13 +113,18 @@ def slow_rank(scene: LiveScene, job: JobView) -> Findings:
     elif _is_mostly_input(found):
         fixes = workers_fixes(scene, slow)
     name = "ranks.slow_input" if fixes else "ranks.straggler"
+    if found.odd is not None and not fixes:  # the line that takes the time says more than advice
+        fixes = own_line(found.odd.row, recent(slow))
+        evidence += [at_line(*found.odd.row.places[0], recent(slow))] if fixes else []
     evidence += _of_its_devices(scene, job, ranks, slow)
-    if not fixes and any(one.source == "nvml" and "shared" in one.text for one in evidence):
+    if name == "ranks.straggler" and any(
+        one.source == "nvml" and "shared" in one.text for one in evidence
+    ):
         name = "ranks.shared_device"
     effect = input_of_late.effect if input_of_late is not None and found.slow is None else None
     yield WORDINGS.finding(
         name,
-        {"who": name_of(slow).capitalize()},
+        {"who": name_of(slow).capitalize(), "pid": slow.definition.pid},
         [*fixes, *WORDINGS.fixes(["equal-work"], {})],
         severity="warning" if found.warns else "info",
         confidence="likely",

@@ -93,14 +93,16 @@ class LateRank:
         if slow is None:
             assert odd is not None
             spent, usual = _of_row(odd)
-            return f"it spends {spent} on {odd.row.words}, the others {usual}"
+            return f"it spends {spent} on {odd.work}, the others {usual}"
         own, usual = duration_text(slow.own_seconds), duration_text(slow.usual_seconds)
+        what, more = slow.mostly, slow.mostly_seconds
+        if odd is not None and odd.seconds is not None and odd.usual_seconds is not None:
+            # samples name the row and its line; the parts of a step know only what is no input
+            excess = min(odd.seconds - odd.usual_seconds, slow.late_seconds)
+            if 2 * excess >= slow.late_seconds:
+                what, more = odd.work, excess
         work = f"its own work takes {own} a step without waits, theirs {usual}"
-        why = f"{work}, mostly {slow.mostly} (+{duration_text(slow.mostly_seconds)})"
-        if odd is None:
-            return why
-        spent, usual = _of_row(odd)
-        return f"{why}; by samples, {odd.row.words} takes {spent}, theirs {usual}"
+        return f"{work}, mostly {what} (+{duration_text(more)})"
 
 
 def late_rank(

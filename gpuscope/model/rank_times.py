@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from ..text.process_name import short_place
+from ..wire.clean import clean
 from .ranks import median
 from .time_cause import Cause
 from .time_ledger import Row, TimeLedger, interval
@@ -35,6 +37,13 @@ class Odd:
     most_share: float
     seconds: float | None
     usual_seconds: float | None
+
+    @property
+    def work(self) -> str:
+        """Name the row, with the line of code that most of its time goes to where that is known."""
+        line, spent = self.row.places[0] if self.row.places else ("", 0.0)
+        where = short_place(clean(line, 120)) if 2 * spent >= self.row.seconds else ""
+        return f"{self.row.words} at {where}" if where else self.row.words
 
     @property
     def excess_share(self) -> float:
@@ -79,8 +88,10 @@ def evened_out(causes: Iterable[Cause], odd: Odd | None, most: float = 1.0) -> t
 
 def _evened(cause: Cause, odd: Odd, most: float) -> Cause:
     row, share = cause.clock, min(odd.excess_share, most)
-    if row is None or row.name != odd.row.name or cause.share <= share:
+    if row is None or row.name != odd.row.name:
         return cause
+    if cause.share <= share:
+        return replace(cause, high=min(most, cause.high), usual_share=odd.usual_share)
     low = max(0.0, min(cause.low, odd.row.low) - odd.most_share)
     high = min(most, max(share, min(cause.high, odd.row.high) - odd.least_share))
     usual = odd.usual_share

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import fsum
 
+from ..text.process_name import short_place
 from ..text.units import count_text, duration_text, percent_text
 from ..wire.clean import clean
 from .time_cause import Cause
@@ -58,8 +59,7 @@ def sentence(
     between = f" ({low} to {high})" if low != high and not brief else ""
     where = clean(worst.place, 120)
     if brief:
-        path, space, function = where.partition(" ")
-        where = path.rpartition("/")[2] + space + function
+        where = short_place(where)
     place = f", at {where}" if where else ""
     rest = ""
     if step is not None and gains:

@@ -52,6 +52,12 @@ def short_script(script: str | None) -> str:
     return limited((script or "").rsplit("/", 1)[-1], MAX_TITLE_CHARS) or "trainer"
 
 
+def short_place(place: str) -> str:
+    """Return a line of code and its function without the folder: ``train.py:14 main``."""
+    path, space, function = place.partition(" ")
+    return path.rpartition("/")[2] + space + function
+
+
 @lru_cache(maxsize=4096)
 def shown_command(command: str) -> str:
     """Return a command as a line shows it: from the script on, without the interpreter before it.

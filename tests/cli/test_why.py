@@ -425,10 +425,13 @@ def test_the_ranks_of_a_job_stand_side_by_side_and_the_odd_one_is_named(ask):
     said = " ".join(out.split())
     assert code == 1
     begin = "train.py, rank 1, pid 1002: The others wait for rank 1, 400 ms a step (67 %): "
-    assert said.startswith(f"{begin}it spends 400 ms a step on other code, the others 0 s. ")
+    line = "other code at train.py:40 augment"
+    assert said.startswith(f"{begin}it spends 400 ms a step on {line}, the others 0 s. ")
+    assert "of the time goes into" not in said, "it is told once"
     assert "Nothing to warn of" not in said
     assert "RANK STEP WHERE ITS TIME GOES" in said
     assert "rank 0 600 ms backward pass 67 % · forward pass 33 %" in said
+    assert "Look at train.py:40 augment first" in said
     code, out, _, _ = ask("train.py", "--no-look", "--json", frames=ranks_of(1001, 1002), time=time)
     document = json.loads(out)
     assert document["odd_rank"]["rank"] == document["rank"] == 1

@@ -231,8 +231,31 @@ def test_a_pause_between_steps_is_in_no_part_of_a_step_and_keeps_the_others_wait
     host, history = views.seen(job(90.0, late=0.0, row="checkpoint"))
     late = late_in(host, history)
     assert late.slow is None
-    assert late.text.endswith("a step on saving checkpoints, the others 6.00 ms")
+    saving = "saving checkpoints at train.py:91 save"
+    assert late.text.endswith(f"a step on {saving}, the others 6.00 ms")
     assert late.share == pytest.approx(0.2, abs=0.01)
+
+
+def test_a_rank_that_is_late_by_its_own_code_is_one_finding_that_begins_with_the_line(monkeypatch):
+    monkeypatch.setitem(clocks.PLACES, "other", "/data/train/train.py:40 augment")
+    line = "train.py:40 augment"
+    host, history = views.seen(job(90.0, late=0.25, cuda=True, row="other"))
+    findings = live.examine(host, history).findings
+    (found,) = (one for one in findings if "rank 1" in one.where)
+    assert found.cause == "ranks.straggler"
+    assert found.fixes[0].title == f"Look at {line} first: 30 % of the time"
+    assert "the same amount of work" in found.fixes[1].title
+    assert any(line in one.text and one.source == "stack" for one in found.evidence)
+    late = late_in(host, history)
+    assert late.slow is not None
+    assert late.text.endswith(f", mostly other code at {line} (+12.0 ms)")
+    assert "compute" not in late.text
+
+
+def test_where_the_samples_show_only_a_little_of_the_lateness_the_part_of_the_step_is_named():
+    late = late_in(*views.seen(job(90.0, late=0.5, row="other")))
+    assert ", mostly compute (+" in late.text
+    assert "other code" not in late.text
 
 
 def test_ranks_that_are_alike_have_none_and_one_rank_has_none():
