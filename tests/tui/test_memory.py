@@ -73,6 +73,10 @@ async def test_all_ranks_stand_below_the_waterfall_where_there_is_room():
         )
         assert "3.40 GiB" in line_with(screen, "▸ GPU 2 rank 2 train.py"), "the one that runs out"
         await pilot.press("n")
+        await until(pilot, "▸ GPU 3 rank 3 train.py", "4 of 4, n: next")
+        await pilot.press("n")
+        await until(pilot, "▸ GPU 0 rank 0 train.py", "1 of 4, n: next")
+        await pilot.press("N")
         await until(pilot, "▸ GPU 3 rank 3 train.py")
         await pilot.resize_terminal(80, 24)
         await until(pilot, "used (= nvidia-smi)", absent="All GPUs")

@@ -340,7 +340,7 @@ class MemoryPane(Pane, can_focus=True):
         host = self.session.host
         everything, place = self._current(host) if host else ([], 0)
         if host is not None and everything:
-            subject = everything[max(0, min(len(everything) - 1, place + by))]
+            subject = everything[(place + by) % len(everything)]  # round, as on every other screen
             self._chosen = subject.key
             self.session.selection.choose(*keys_of(subject))
             self.show(host)
