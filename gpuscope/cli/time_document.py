@@ -28,6 +28,7 @@ from ..wire.clean import clean
 
 MAX_PLACES = 3
 NO_SAMPLES = "there are no samples of its stack that would show pauses and lines of code"
+PARTS_BASIS = f"the mean of its last {PARTS_STEPS} steps"
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class TrainerTime:
     unshown: str = ""
     """Why no ledger is shown of one that stands still, "" where one is, or none is known."""
     parts: tuple[tuple[str, float], ...] = ()
-    """The mean seconds of each part of its last steps, the longest first, if it has no ledger."""
+    """The mean seconds of each part of its last steps, the longest first, if no ledger tells it."""
     median_step_seconds: float | None = None
     """The median of its last steps, without what rare pauses add; None where it is not known."""
     tune: str = ""
@@ -81,7 +82,9 @@ class TrainerTime:
         if self.standstill is None and self.parts:
             (name, seconds), whole = self.parts[0], fsum(seconds for _, seconds in self.parts)
             share = f"{percent_text(seconds / whole)} of a step is {SPLIT_WORDS[name]}"
-            return f"{share}, by the mean of its last {PARTS_STEPS} steps: {NO_SAMPLES}."
+            few = count_text(self.ledger.looks, "sample")
+            why = f"{few} cannot show pauses and lines of code" if self.ledger.looks else NO_SAMPLES
+            return f"{share}, by {PARTS_BASIS}: {why}."
         if self.standstill is None:
             late = self.late
             calm = late is None and not self.warns and is_calm(self.judged, self.ledger)
@@ -94,15 +97,23 @@ class TrainerTime:
                 return own
             whose = "" if gains else f"Of {self.short} itself: "
             return f"{late.sentence} {whose}{own}" if causes else late.sentence
-        below = self._of_the_table if self.ledger.rows else self.unshown
+        below = self._of_the_table if self.parts or self.ledger.rows else self.unshown
         return " ".join(filter(None, (self.standstill.sentences, below)))
 
     @property
     def _of_the_table(self) -> str:
         if self.ledger.sure:
             return f"{TIMES_BEFORE}."
-        found = count_text(self.ledger.looks, "sample")
-        return f"{TIMES_BEFORE}; {found} cannot tell where the time went."
+        if self.parts:
+            return f"The times below are {PARTS_BASIS}."
+        return f"{count_text(self.ledger.looks, 'sample')} cannot tell where the time went before."
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Return the seconds of a step, of the same steps as what is shown of its parts."""
+        if self.parts:
+            return fsum(seconds for _, seconds in self.parts)
+        return self.ledger.step_seconds
 
     @property
     def is_known(self) -> bool:
@@ -150,7 +161,7 @@ def rank_to_report(ranks: Sequence[TrainerTime]) -> TrainerTime:
     found = next((one for one in ranks if one.is_late), None)
     if found is None and waited is not None:
         found = ranks[waited[0]]
-    return found or max(ranks, key=lambda one: one.ledger.step_seconds or 0.0)
+    return found or max(ranks, key=lambda one: one.step_seconds or 0.0)
 
 
 def waited_rank(ranks: Sequence[TrainerTime]) -> tuple[int, float] | None:

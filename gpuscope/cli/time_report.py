@@ -17,6 +17,7 @@ from .time_document import MAX_PLACES, TrainerTime, rank_to_report, waited_rank
 
 MAX_RANKS = 64
 BAR_CELLS = 24
+TOO_FEW = "too few samples to tell"
 WITH_PLACES = frozenset(("input", "read", "checkpoint", "validation", "other"))
 
 
@@ -35,13 +36,13 @@ def text(ranks: Sequence[TrainerTime], width: int) -> list[str]:
     if one.work is not None:
         lines += work.lines(*one.work, ledger.step_seconds)
     lines += [clean(one.note, 300)] if one.note else []
-    if len(ranks) > 1 and (one.standstill is None or any(each.ledger.rows for each in ranks)):
+    told = [each for each in ranks if each.parts or each.ledger.sure]
+    if len(ranks) > 1 and (one.standstill is None or told):
         lines += ["", *_ranks(ranks, one)]
     if one.parts:
         lines += ["", *_parts(one.parts, width)]
-    elif one.standstill is None or ledger.rows:
-        lines += ["", *_rows(ledger, width)]
     if ledger.sure:
+        lines += ["", *_rows(ledger, width)]
         unasked = " The GPU itself was not traced." if one.look is None and one.on_gpu else ""
         lines += ["", f"Source: {ledger.looks:,} {SOURCE}.{unasked}"]
     if one.look is not None:
@@ -64,15 +65,16 @@ def _ranks(ranks: Sequence[TrainerTime], one: TrainerTime) -> list[str]:
     rows = [("RANK", "STEP", "WHERE ITS TIME GOES")]
     for each in ranks[:MAX_RANKS]:
         ledger = each.ledger
-        step = brief_duration_text(ledger.step_seconds) if ledger.step_seconds is not None else DASH
+        step = brief_duration_text(each.step_seconds) if each.step_seconds is not None else DASH
+        rows_told = ledger.rows[:4] if ledger.sure else ()
         most = " · ".join(
-            f"{row.words} {percent_text(row.share)}" for row in ledger.rows[:4] if row.share >= 0.01
+            f"{row.words} {percent_text(row.share)}" for row in rows_told if row.share >= 0.01
         )
         mark = "  ←" if each is one else ""
         most = most or " · ".join(
             f"{SPLIT_WORDS[name]} {duration_text(seconds)}" for name, seconds in each.parts[:4]
         )
-        rows.append((each.short, step, (most or "nothing is known yet") + mark))
+        rows.append((each.short, step, (most or TOO_FEW) + mark))
     first = max(cells.cells(row[0]) for row in rows)
     lines = [f"{cells.pad(row[0], first)}  {row[1]:>8}  {row[2]}" for row in rows]
     if len(ranks) > MAX_RANKS:
@@ -116,8 +118,7 @@ def _row(row: Row, ledger: TimeLedger, width: int) -> str:
     step = ledger.step_seconds
     each = brief_duration_text(step * row.share) if step is not None else DASH
     share = percent_text(row.share)
-    known = row.looks and ledger.sure
-    between = interval_text(percent_text(row.low), percent_text(row.high)) if known else ""
+    between = interval_text(percent_text(row.low), percent_text(row.high)) if row.looks else ""
     line = f"{row.words:<32}{share:>8}  {between:<15}{each:>9}  "
     room = min(BAR_CELLS, max(0, width - len(line)))
     return line + "█" * round(row.share * room)

@@ -53,8 +53,8 @@ def _input(scene: LiveScene, trainer: TrainerView) -> Findings:
 
 
 def _parts(trainer: TrainerView, ledger: time_ledger.TimeLedger) -> tuple[tuple[str, float], ...]:
-    """Return the parts of the last steps, the longest first: none beside a ledger."""
-    if ledger.looks or not measured_step([trainer]):
+    """Return the parts of the last steps, the longest first: none beside a ledger that tells."""
+    if ledger.sure or not measured_step([trainer]):
         return ()
     seconds = {name: max(0.0, spent) for name, spent in split_of(trainer).items()}
     return tuple(sorted(seconds.items(), key=lambda one: -one[1]))
@@ -120,7 +120,7 @@ def of_trainer(
         slowdown=slowdown.of_trainer(trainer, host, history) if still is None else None,
         again=again,
         note=note or _of_its_gpu(trainer),
-        parts=_parts(trainer, ledger) if still is None else (),
+        parts=_parts(trainer, ledger),
         long_steps=tuple((_wall(host, one.began), one.seconds) for one in ledger.without),
         standstill=still,
         unshown=NO_LEDGER if trainer.minutes and not ledger.rows else "",

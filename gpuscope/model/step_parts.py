@@ -67,10 +67,10 @@ def reported(ranks: Sequence[TrainerView], late: LateRank | None) -> Reported | 
     """Return the rank whose ledger is shown first, None where no rank has one.
 
     That is the one that the others wait for, else the slowest. A ledger that has only just begun
-    is left out.
+    is left out, and one of too few looks.
     """
     told = [(t, ledger_of_steps(t)) for t in ranks[:MAX_RANKS] if t.minutes]
-    told = [(t, seen) for t, seen in told if seen.steps and seen.seconds >= LEAST_SECONDS]
+    told = [one for one in told if one[1].steps and one[1].sure and one[1].seconds >= LEAST_SECONDS]
     if not told:
         return None
     of_late = (one for one in told if late is not None and one[0].key == late.trainer.key)

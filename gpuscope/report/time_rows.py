@@ -45,8 +45,8 @@ def sections(document: Document) -> list[Section]:
     """Return the wall clock, the ranks, the causes, and what was seen on the GPU."""
     looks = read.count(document.get("looks"))
     window = read.said(document.get("window_seconds"), duration_text)
-    # a job that hangs may have no ledger: its sentence says so
-    known = bool(read.rows(document.get("rows")))
+    # a job that hangs may have no ledger, or too few looks for one: its sentence says so
+    known = _is_known(document)
     when = f"{window}, {read.count(document.get('steps'))} steps" if known else OF_PARTS
     parts: list[Part] = [_figures(document, when)] if known else []
     causes = [*read.rows(document.get("causes")), *read.rows(document.get("readings"))]
@@ -58,7 +58,7 @@ def sections(document: Document) -> list[Section]:
     split = [] if known else read.rows(document.get("parts"))
     parts += [_split(split)] if split else []
     trainers = read.rows(document.get("trainers"))
-    if len(trainers) > 1 and any(read.rows(one.get("rows")) for one in trainers):
+    if len(trainers) > 1 and any(map(_is_known, trainers)):
         parts.append(_ranks(trainers, when))
     lead = _lead(document)
     # a section without parts is left out
@@ -72,6 +72,11 @@ def sections(document: Document) -> list[Section]:
     if look:
         found.append(Section("On the GPU", _look(look)))
     return found
+
+
+def _is_known(document: Document) -> bool:
+    """Return whether shares of the wall clock are told: with few looks they mean nothing."""
+    return bool(read.rows(document.get("rows"))) and document.get("enough_looks") is not False
 
 
 def _lead(document: Document) -> str:
@@ -163,7 +168,7 @@ def _ranks(trainers: Sequence[Document], when: str) -> Table:
     for one in trainers[:MAX_RANKS]:
         most = [
             f"{WORDS.get(read.text(row.get('row')), WORDS['unattributed'])} {percent_text(share)}"
-            for row in read.rows(one.get("rows"))[:4]
+            for row in read.rows(one.get("rows"))[: 4 * _is_known(one)]
             if (share := number(row.get("share")) or 0.0) >= 0.01
         ]
         rank = number(one.get("rank"))

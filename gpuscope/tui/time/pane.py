@@ -18,7 +18,7 @@ from ...model.ranks import name_of
 from ...model.slowdown import of_trainers
 from ...model.stalls import worst_rank
 from ...model.standstill import stands_still
-from ...model.step_parts import LEAST_SECONDS, ledger_of_steps, reported
+from ...model.step_parts import ledger_of_steps, reported
 from ...model.stragglers import MAX_RANKS
 from ...model.time_ledger import TimeLedger, recent
 from ...model.useful_work import sentence as work_sentence
@@ -202,7 +202,7 @@ class TimePane(MeasuredPanels):
         ]
         room = self._terminal[0] - HEAD_EDGES - styled.cells(subject) - 3
         stands = stands_still(trainer)
-        if ledger.sure or (stands and ledger.seconds >= LEAST_SECONDS):
+        if ledger.sure:
             subject.append((f"   {coverage_text(ledger, room, stands)}", "muted"))
         else:
             self._drawn = ()
