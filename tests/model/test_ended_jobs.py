@@ -107,7 +107,7 @@ async def test_the_name_of_the_tab_counts_the_rows_of_the_list():
     more["end"] = asdict(End("killed", "bad", how="by SIGKILL"))
     async with app.run_test(size=(120, 40)) as pilot:
         watch._take_report("left", Report(findings=(died,)), more)
-        screen = await until(pilot, "GPU 0-2 is slowed", "old driver", "○ it ran out")
+        screen = await until(pilot, "GPU 0-2 are slowed", "old driver", "○ it ran out")
         header, tabs, *rows = screen.splitlines()
         assert "1 job ended badly: killed" in header
         assert "Doctor ◆2 " in tabs
