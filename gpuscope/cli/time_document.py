@@ -67,6 +67,8 @@ class TrainerTime:
     """When steps that are left out of the ledger began, by the wall clock, and their seconds."""
     unshown: str = ""
     """Why no ledger is shown of one that stands still, "" where one is, or none is known."""
+    lost: str = ""
+    """Since when its loss is NaN or infinite, in words; "" where it is finite or not known."""
     parts: tuple[tuple[str, float], ...] = ()
     """The mean seconds of each part of its last steps, the longest first, if no ledger tells it."""
     median_step_seconds: float | None = None
@@ -79,6 +81,12 @@ class TrainerTime:
     @property
     def sentence(self) -> str:
         """Return what there is to say of it in a sentence, or some where no step ends."""
+        if self.lost:
+            return f"its {self.lost}, so that a faster step is no gain. {self._of_its_time}"
+        return self._of_its_time
+
+    @property
+    def _of_its_time(self) -> str:
         if self.standstill is None and self.parts:
             (name, seconds), whole = self.parts[0], fsum(seconds for _, seconds in self.parts)
             share = f"{percent_text(seconds / whole)} of a step is {SPLIT_WORDS[name]}"
@@ -87,7 +95,12 @@ class TrainerTime:
             return f"{share}, by {PARTS_BASIS}: {why}."
         if self.standstill is None:
             late = self.late
-            calm = late is None and not self.warns and is_calm(self.judged, self.ledger)
+            calm = (
+                late is None
+                and not self.warns
+                and not self.lost
+                and is_calm(self.judged, self.ledger)
+            )
             gains = late is None or self.is_late
             causes = self.causes
             if self.is_late:  # how it is late is said already

@@ -11,6 +11,7 @@ from ..doctor.live_causes import Judged, of_ledger
 from ..doctor.live_scene import Findings, LiveScene
 from ..model import slowdown, time_ledger
 from ..model.late_rank import LateRank, late_rank
+from ..model.lost_loss import loss_of
 from ..model.ranks import name_of
 from ..model.standstill import NO_LEDGER, standstill_of
 from ..model.step_time import measured_step, split_of, warmed_up
@@ -97,6 +98,7 @@ def of_trainer(
     wait for.
     """
     definition, still = trainer.definition, standstill_of(trainer, host.job_of(trainer))
+    lost = loss_of(host, trainer, history)
     judged: list[Judged] = []
     readings: tuple[Finding, ...] = ()
     # a faster step is no answer to a hang, so nothing is judged of it
@@ -123,6 +125,7 @@ def of_trainer(
         parts=_parts(trainer, ledger),
         long_steps=tuple((_wall(host, one.began), one.seconds) for one in ledger.without),
         standstill=still,
+        lost=lost.text if lost is not None else "",
         unshown=NO_LEDGER if trainer.minutes and not ledger.rows else "",
         on_gpu=definition.cuda,
         median_step_seconds=trainer.number("step_seconds"),

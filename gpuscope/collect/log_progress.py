@@ -15,8 +15,9 @@ import time
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from ..process.procfs import why_process
-from ..text.log_figures import LogFigures, figures
+from ..text.log_figures import LogFigures, LostRun, figures, lost_run
 from ..wire.frames import NO_PERMISSION, NOT_INITIALISED, NOT_SUPPORTED, ProcDef, Reading, Unknown
+from ..wire.loss_text import not_finite_text
 
 LOG_COLUMNS = ("log_step", "log_total", "log_loss", "log_age_seconds", "log_epoch")
 TAIL_BYTES = 16 << 10
@@ -24,6 +25,11 @@ BUSY_PERCENT = 1.0
 """The share of one CPU core below which a process counts as idle.
 
 Such a process neither computes on the CPU nor launches kernels.
+"""
+LASTING_LOSSES = 2
+"""From so many on, losses one after the other that are NaN or infinite are not the odd one.
+
+A step in fp16 may overflow now and then; its grad scaler leaves that step out.
 """
 FORGET = 4096
 
@@ -33,6 +39,7 @@ class _Log(NamedTuple):
     size: int
     modified: float
     figures: LogFigures
+    lost: Optional[LostRun]
 
 
 class _Seen:
@@ -101,16 +108,17 @@ class OutsideReader:
             "log_age_seconds": round(max(0.0, time.time() - logs[0].modified), 1)
         }
         steps = [log.figures for log in logs if log.figures.step is not None]
-        losses = [log.figures.loss for log in logs if log.figures.loss is not None]
+        losses = [log for log in logs if log.figures.loss is not None]
         found["log_step"] = _or(steps[0].step if steps else None, "no step at the end of its log")
         found["log_total"] = _or(
             steps[0].total if steps else None, "no total number of steps at the end of its log"
         )
         epochs = [log.figures.epoch for log in logs if log.figures.epoch is not None]
         found["log_epoch"] = _or(epochs[0] if epochs else None, "no epoch at the end of its log")
-        loss = losses[0] if losses else None
+        loss = losses[0].figures.loss if losses else None
+        lost = losses[0].lost if losses else None
         if loss is not None and not math.isfinite(loss):
-            found["log_loss"] = Unknown(NOT_SUPPORTED, f"its log says {loss}")
+            found["log_loss"] = Unknown(NOT_SUPPORTED, _lost_text(loss, lost))
         else:
             found["log_loss"] = _or(loss, "no loss at the end of its log")
         return found
@@ -146,8 +154,24 @@ class OutsideReader:
             except OSError:
                 kinds.append("a file it may not read")
                 continue
-            logs.append(_Log(identity, found.st_size, found.st_mtime, figures(text)))
+            lost = _continued(lost_run(text), old.lost if old is not None else None)
+            logs.append(_Log(identity, found.st_size, found.st_mtime, figures(text), lost))
         return logs, kinds
+
+
+def _continued(now: Optional[LostRun], before: Optional[LostRun]) -> Optional[LostRun]:
+    """Return the lost losses of a log with their beginning, which may lie before what was read."""
+    if now is None or before is None or not now.is_whole:
+        return now
+    return LostRun(before.since, max(now.length, before.length), before.is_whole)
+
+
+def _lost_text(loss: float, lost: Optional[LostRun]) -> str:
+    lasts = lost is not None and lost.length >= LASTING_LOSSES
+    since = ""
+    if lost is not None and lost.since:
+        since = lost.since + (" or earlier" if lost.is_whole else "")
+    return not_finite_text("its log says", loss, since, lasts)
 
 
 def _tail(path: str, identity: Tuple[int, int]) -> str:

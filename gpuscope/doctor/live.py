@@ -15,6 +15,7 @@ from . import (
     live_devices,
     live_effects,
     live_input,
+    live_loss,
     live_memory,
     live_pace,
     live_stall,
@@ -28,6 +29,7 @@ from .live_scene import Findings, LiveScene, living
 _OF_A_JOB: tuple[Callable[[LiveScene, JobView], Findings], ...] = (
     live_stall.standstill,
     live_stall.lost_ranks,
+    live_loss.not_finite,
     live_memory.evaluation,
     live_memory.growth,
     live_memory.pressure,

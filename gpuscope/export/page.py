@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from ..model.allocator_split import COLUMNS, POOL_COLUMNS, Counters, split
 from ..model.device_state import judge, silence
+from ..model.lost_loss import loss_of
 from ..model.stalls import is_stalled
 from ..model.step_time import SPLIT, measured_step
 from ..store.view import AllocView, DeviceView, Entity, HostView, Mark, TrainerView, View, by_id
@@ -150,6 +151,9 @@ def _trainers(page: Page, host: HostView, left_out: dict[str, int], limits: Seri
         page.readings(table.TRAINER_READINGS, labels, trainer)
         if trainer.number("step_age_seconds") is not None:
             page.add(table.STALLED, labels, is_stalled(trainer))
+        lost = loss_of(host, trainer) is not None
+        if lost or trainer.number("loss") is not None:
+            page.add(table.LOSS_LOST, labels, lost)
         page.add(table.MEASURED_STEP, labels, measured_step([trainer]))
         for part in SPLIT:
             page.add(table.STEP_PART, (*labels, part), trainer.number(f"{part}_seconds"))

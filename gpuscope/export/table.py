@@ -100,6 +100,11 @@ STALLED = _metric(
     TRAINER,
     "Whether its step is overdue and its main thread hangs.",
 )
+LOSS_LOST = _metric(
+    "gpuscope_train_loss_not_finite",
+    TRAINER,
+    "Whether its loss stays NaN or infinite; gpuscope_train_loss is then absent.",
+)
 STALLS = _metric(
     "gpuscope_train_stalls_total",
     TRAINER,

@@ -20,6 +20,7 @@ from ..store.view import (
     HostView,
     ProcView,
     TrainerView,
+    by_id,
     no_history,
 )
 from ..text.process_name import short_script
@@ -29,6 +30,7 @@ from .alerts_settings import AlertSettings
 from .change_point import ChangePoint
 from .device_state import faults_of, judge, slowed
 from .job_ends import has_ended, is_out_of_sight, last_end
+from .lost_loss import loss_of
 from .ranks import subject_of
 from .stalls import is_stalled
 from .step_time import SLOWER
@@ -199,6 +201,8 @@ class Alerts:
         for trainer in host.trainers:
             if self._settings.stall and trainer.process in mine and trainer.gone is None:
                 yield _stalled(trainer)
+            if self._settings.not_finite and trainer.process in mine and trainer.gone is None:
+                yield _not_finite(host, history, trainer)
             if self._settings.slower and trainer.process in mine:
                 yield from self._slowed(host, history, trainer, now)
         if self._settings.gone:
@@ -366,6 +370,7 @@ OVER = {
     "starved": "no longer waits for input",
     "tensor_idle": "its tensor cores are in use again, or the GPU is idle",
     "stall": "steps again",
+    "not_finite": "its loss is finite again",
     "slower": "is no longer slower, or was reported a while ago",
     "gone": "ended a while ago, or runs again",
 }
@@ -441,6 +446,19 @@ def _stalled(trainer: TrainerView) -> _Now:
     return _Now(
         "stall", trainer.key, who, text, still, not still and age is not None, age, None, None, pid
     )
+
+
+def _not_finite(host: HostView, history: HistoryOf, trainer: TrainerView) -> _Now:
+    lost, who = loss_of(host, trainer, history), _who(trainer)
+    process = by_id(host.processes, trainer.process)
+    logged = process.number("log_loss") if process is not None else None
+    is_known = trainer.number("loss") is not None or logged is not None
+    text = f"{who}: {lost.text}" if lost is not None else who
+    pid = trainer.definition.pid
+    return _Now(
+        "not_finite", trainer.key, who, text, lost is not None, lost is None and is_known,
+        None, None, None, pid,
+    )  # fmt: skip
 
 
 def _ended_alert(entity: TrainerView | ProcView, name: str, gone: Gone, over: bool) -> _Now:

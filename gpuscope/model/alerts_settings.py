@@ -35,6 +35,7 @@ class AlertSettings:
     xid: bool = _watch("the driver reports an error of a GPU (an XID)")
     lost: bool = _watch("a GPU is lost, hangs or has failed")
     stall: bool = _watch("a training of mine makes no more steps")
+    not_finite: bool = _watch("the loss of a training of mine stays NaN or infinite")
     slower: bool = _watch("a training of mine becomes slower and stays so")
     spinning: bool = _watch("a GPU waits for a rank that hangs")
     filling: bool = _watch("a training is about to run out of GPU memory")
@@ -70,8 +71,8 @@ class AlertSettings:
 
 
 WATCHED = (
-    "throttle", "ecc", "xid", "lost", "stall", "slower", "spinning", "filling", "starved",
-    "tensor_idle", "gone",
+    "throttle", "ecc", "xid", "lost", "stall", "not_finite", "slower", "spinning", "filling",
+    "starved", "tensor_idle", "gone",
 )  # fmt: skip
 """Settings that are true where something is watched."""
 

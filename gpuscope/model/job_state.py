@@ -22,6 +22,7 @@ from ..text.ranges import ranges_text
 from .device_state import HANGS, DeviceState, Kind, broken, judge
 from .device_trainings import filling
 from .job_ends import end_of
+from .lost_loss import lost_loss
 from .memory_room import alarm
 from .ranks import names_of
 from .stalls import find_stall
@@ -135,7 +136,9 @@ def _broken_alike(
 def job_state(
     host: HostView, job: JobView, history: HistoryOf = no_history, judged: Judged | None = None
 ) -> JobState:
-    """Return the state of a job: broken, stalled, or what its worst device warns of.
+    """Return the state of a job: broken, stalled, its loss NaN, or its worst device's warning.
+
+    What hangs comes before a loss that is NaN: it does not even make steps.
 
     ``judged``: the states of all devices of the host, where these are known already.
     """
@@ -145,21 +148,29 @@ def job_state(
     if lost is not None:
         return lost
     stall = find_stall(job.trainers)
+    if stall is not None and not stall.busy:
+        return JobState("bad", "stalled", reason=stall.text)
+    loss = lost_loss(host, job, history)
+    if loss is not None:
+        return JobState("bad", loss.word, loss.rank, loss.brief)
     if stall is not None:
-        return WELL if stall.busy else JobState("bad", "stalled", reason=stall.text)
+        return WELL
     return _worst_device(judged_devices(host, job, history, judged))
 
 
 def worst_of_jobs(host: HostView, history: HistoryOf = no_history) -> Kind:
     """Tell how the jobs of a host are, without those warnings of devices that only cost time.
 
-    Bad: a job is broken, is stalled, or is about to run out of memory. Warn: it will run out.
+    Bad: a job is broken, is stalled, has a loss of NaN, or is about to run out of memory. Warn: it
+    will run out.
     """
     running = [job for job in host.jobs if end_of(job) is None]
     if broken_devices(host) and any(broken_state(host, job) is not None for job in running):
         return "bad"
     stalls = (find_stall(job.trainers) for job in running)
     if any(stall is not None and not stall.busy for stall in stalls):
+        return "bad"
+    if any(lost_loss(host, job) is not None for job in running):
         return "bad"
     below = set().union(*(job_devices(job) for job in running))
     rooms = [filling(host, device, history) for device in host.devices if device.id in below]

@@ -12,7 +12,7 @@ import sys
 from typing import Any, Dict, List, Optional, Union
 
 from ..wire.frames import NOT_SUPPORTED, Unknown
-from ..wire.loss_text import NOT_TRAINING
+from ..wire.loss_text import NOT_TRAINING, not_finite_text
 
 Value = Union[int, float, Unknown]
 ON_DEVICE = "is a tensor on a device: reading it would make the training wait"
@@ -84,10 +84,10 @@ def scalar(value: Any) -> Union[int, float, str, None]:
 
 
 def finite(value: Union[int, float], source: str) -> Value:
-    """Return the number, or, if it is not finite, the reason that ``gpuscope wait`` looks for."""
+    """Return the number, or, if it is not finite, the reason that says so."""
     if math.isfinite(value):
         return value
-    return Unknown(NOT_SUPPORTED, f"{source} shows loss {'nan' if math.isnan(value) else 'inf'}")
+    return Unknown(NOT_SUPPORTED, not_finite_text(f"{source} shows loss", value))
 
 
 def training_loss(values: Dict[Any, Any], source: str) -> Value:

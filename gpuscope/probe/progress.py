@@ -10,7 +10,7 @@ from collections import deque
 from typing import Any, Deque, Dict, List, Optional, Tuple, Union
 
 from ..wire.frames import NOT_SUPPORTED, Unknown
-from ..wire.loss_text import training_losses
+from ..wire.loss_text import read_not_finite, training_losses
 from . import bars
 from .framework_readers import TrainingReport
 from .framework_state import FrameworkState
@@ -25,6 +25,12 @@ only, and with it the remaining time jumps.
 MARK_SECONDS, FIRST_SECONDS = 2.0, 3.0
 """The least time between marks of that count, and the least time of watching before a pace is
 known.
+"""
+LOST_STEPS, LOST_SECONDS = 10, 30.0
+"""How many steps, or how long, a loss must be NaN or infinite before that counts as lasting.
+
+A step in fp16 may overflow now and then; its grad scaler leaves that step out. Where it leaves all
+steps out, only time passes.
 """
 _NO_BAR = Unknown(
     NOT_SUPPORTED,
@@ -47,6 +53,8 @@ class ProgressReader:
     def __init__(self) -> None:
         self.state = FrameworkState()
         self._pace = _Pace()
+        self._lost: Optional[Tuple[int, float, bool]] = None
+        self._was_read = False
 
     def read(self, step_seconds: Optional[float] = None, steps: int = 0) -> Dict[str, Value]:
         """Return a value or an :class:`Unknown` for each of :data:`COLUMNS`; never raises.
@@ -85,7 +93,23 @@ class ProgressReader:
                 name: gone if value in (_NO_BAR, _NO_LOSS) and not reported_already else value
                 for name, value in out.items()
             }
+        out["loss"] = self._with_beginning(out["loss"], steps)
         return out
+
+    def _with_beginning(self, loss: Value, steps: int) -> Value:
+        """Return the loss; of one that stays NaN or infinite, say since which step."""
+        first, self._was_read = not self._was_read, True
+        if not isinstance(loss, Unknown) or read_not_finite(loss.text) is None:
+            self._lost = None
+            return loss
+        now = time.monotonic()
+        if self._lost is None:
+            self._lost = steps, now, first
+        step, since, is_earlier = self._lost
+        if steps - step < LOST_STEPS and now - since < LOST_SECONDS:
+            return loss
+        earlier = " or earlier" if is_earlier else ""
+        return Unknown(loss.code, f"{loss.text} since step {step:,}{earlier}")
 
     def counts(self) -> Tuple[Any, ...]:
         """Return all counts of the framework and of progress bars; never raises.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from ..wire.loss_text import NOT_TRAINING, NUMBER, training_losses
 
@@ -57,7 +58,7 @@ def figures(text: str) -> LogFigures:
     total: Optional[int] = None
     loss: Optional[float] = None
     epoch: Optional[int] = None
-    lines = [_ANSI.sub("", line[-MAX_LINE_CHARS:]) for line in re.split(r"[\r\n]+", text)]
+    lines = _lines(text)
     for line in reversed(lines):
         cell = _CELL.match(line)
         if cell:
@@ -75,11 +76,58 @@ def figures(text: str) -> LogFigures:
         if step is not None and loss is not None:
             break
     if loss is None:
-        row = _last_row(lines)
-        if row is not None:
-            loss, of_row = row
-            epoch = of_row if epoch is None else epoch
+        rows = list(_rows(lines))
+        if rows:
+            loss = rows[-1][0]
+            epoch = rows[-1][1] if epoch is None else epoch
     return LogFigures(step, total, loss, epoch)
+
+
+class LostRun(NamedTuple):
+    """The losses at the end of a log that are NaN or infinite, one after the other.
+
+    ``since`` is where the first of them was printed, "" where the log does not say. ``length`` is
+    how many there are; what a progress bar draws again for one step counts once. ``is_whole`` says
+    that the text has no finite loss before them, so that they may have begun earlier.
+    """
+
+    since: str
+    length: int
+    is_whole: bool
+
+
+def lost_run(text: str) -> Optional[LostRun]:
+    """Return the losses that are not finite at the end of ``text``, None if the last is finite."""
+    lines = _lines(text)
+    losses = list(_placed_losses(lines)) or [(loss, f"epoch {n}") for loss, n in _rows(lines)]
+    run: List[str] = []
+    is_whole = True
+    for loss, place in losses:
+        if math.isfinite(loss):
+            run, is_whole = [], False
+        elif not run or not place or place != run[-1]:
+            run.append(place)
+    return LostRun(run[0], len(run), is_whole) if run else None
+
+
+def _placed_losses(lines: List[str]) -> Iterator[Tuple[float, str]]:
+    """Yield each training loss of these lines with the step at which it was printed, if any."""
+    place = ""
+    for line in lines:
+        cell = _CELL.match(line)
+        if cell and cell.group(1) != "loss":
+            continue
+        found = None if cell else _step(line)
+        if found is not None:
+            step, _, epoch = found
+            place = f"step {step:,}" + (f" of epoch {epoch}" if epoch is not None else "")
+        losses = [cell.group(2)] if cell else training_losses(line)
+        if losses:
+            yield float(losses[-1]), place
+
+
+def _lines(text: str) -> List[str]:
+    return [_ANSI.sub("", line[-MAX_LINE_CHARS:]) for line in re.split(r"[\r\n]+", text)]
 
 
 def _step(line: str) -> Optional[Tuple[int, Optional[int], Optional[int]]]:
@@ -102,13 +150,13 @@ def _step(line: str) -> Optional[Tuple[int, Optional[int], Optional[int]]]:
     return None
 
 
-def _last_row(lines: List[str]) -> Optional[Tuple[float, Optional[int]]]:
-    """Return loss and epoch of the last row of a table that has them as columns.
+def _rows(lines: List[str]) -> Iterator[Tuple[float, int]]:
+    """Yield loss and epoch of each row of a table that has them as columns.
 
     fastai, skorch and ultralytics print such tables.
     """
     losses: Dict[int, str] = {}
-    at, found = -1, None
+    at = -1
     for line in lines:
         words = line.lower().split()[:MAX_COLUMNS]
         if "epoch" in words and any(word.endswith("loss") for word in words):
@@ -120,8 +168,7 @@ def _last_row(lines: List[str]) -> Optional[Tuple[float, Optional[int]]]:
             continue
         if losses and len(words) > max(max(losses), at):
             try:
-                epoch = int(words[at].partition("/")[0])
-                found = sum(float(words[n]) for n in losses), epoch
+                row = sum(float(words[n]) for n in losses), int(words[at].partition("/")[0])
             except ValueError:
                 continue
-    return found
+            yield row

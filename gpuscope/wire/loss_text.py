@@ -1,9 +1,12 @@
-"""Finds the training loss in a line of a log or in the text of a progress bar."""
+"""Finds the training loss in a line of a log or in the text of a progress bar.
+
+It also has the sentence by which the probe and the reader of logs tell of a loss that is no number.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import List
+from typing import List, NamedTuple, Optional
 
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 NOT_TRAINING = ("val", "valid", "validation", "eval", "evaluation", "test", "dev")
@@ -38,3 +41,39 @@ def training_losses(line: str) -> List[str]:
 
 def _is_zero(loss: str) -> bool:
     return float(loss) == 0
+
+
+LASTS = "several times in a row"
+"""Follows a loss that is not finite where nobody knows since which step."""
+_TOLD = re.compile(
+    r".{0,160}?(?: shows loss|its log says) ([-+]?(?:nan|inf))"
+    rf"(?: since ((?:step|epoch) [\d,]{{1,15}}.{{0,40}})|( {LASTS}))?$",
+    re.IGNORECASE,
+)
+
+
+class NotFinite(NamedTuple):
+    """A training loss that is NaN or infinite, as a reading's reason tells it.
+
+    ``lasts`` says that it stayed so. A single one is no trouble: a step in fp16 may overflow, and
+    its grad scaler leaves the step out. ``since`` is "step 812", "" where that is not known.
+    """
+
+    value: str
+    since: str
+    lasts: bool
+
+
+def not_finite_text(source: str, value: float, since: str = "", lasts: bool = False) -> str:
+    """Return the sentence that :func:`read_not_finite` reads."""
+    number = "nan" if value != value else f"{value:g}"
+    how = f" since {since}" if lasts and since else f" {LASTS}" if lasts else ""
+    return f"{source} {number}{how}"
+
+
+def read_not_finite(reason: str) -> Optional[NotFinite]:
+    """Return the loss that is not finite of which a reading's reason tells, None for another."""
+    found = _TOLD.match(reason)
+    if found is None:
+        return None
+    return NotFinite(found[1].lower(), found[2] or "", bool(found[2] or found[3]))

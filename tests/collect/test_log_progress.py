@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -17,7 +18,9 @@ import pytest
 
 from gpuscope.collect import log_progress, processes
 from gpuscope.collect.log_progress import LOG_COLUMNS, OutsideReader, figures
+from gpuscope.text.log_figures import lost_run
 from gpuscope.wire.frames import LOST, NO_PERMISSION, NOT_SUPPORTED, ProcDef, Unknown
+from gpuscope.wire.loss_text import NotFinite, read_not_finite
 from tests.fakes.probe_client import wait_for
 
 
@@ -172,6 +175,54 @@ def test_step_and_loss_come_from_a_log_file_and_follow_it(tmp_path, writer):
     child.wait()
     gone = reader.sample(who, 50.0, 4.0)
     assert {gone[name].code for name in LOG_COLUMNS} == {LOST}
+
+
+@pytest.mark.parametrize(
+    ("text", "run"),
+    [
+        ("step 1 loss 2.0\nstep 2 loss nan\n", ("step 2", 1, False)),
+        ("step 1 loss 2.0\nstep 2 loss nan\nstep 3 loss inf\n", ("step 2", 2, False)),
+        ("step 8 loss nan\nstep 9 loss nan\n", ("step 8", 2, True)),
+        ("step 1 loss nan\nstep 2 loss 2.0\n", None),
+        ("step 1 loss 2.0\nstep 2 loss 1.9 val_loss nan\n", None),
+        ("step 1 loss nan val_loss 2.0\nstep 2 loss nan val_loss 2.0\n", ("step 1", 2, True)),
+        ("50%|#| 5/10 [00:01, loss=nan]\r50%|#| 5/10 [00:02, loss=nan]\r", ("step 5", 1, True)),
+        ("{'loss': 2.0}\n{'loss': nan}\n{'loss': nan}\n", ("", 2, False)),
+        ("Epoch: [3][ 10/5005] Loss nan\nEpoch: [3][ 20/5005] Loss nan\n",
+         ("step 10 of epoch 3", 2, True)),
+        (FASTAI, ("epoch 1", 1, False)),
+        ("nothing", None),
+    ],
+)  # fmt: skip
+def test_the_losses_at_the_end_of_a_log_that_are_not_finite_are_counted(text, run):
+    assert lost_run(text) == run
+
+
+def test_a_loss_that_stays_nan_is_told_with_the_step_at_which_it_began(tmp_path, writer):
+    log = tmp_path / "train.log"
+    log.write_text("".join(f"step {n} loss {2.0 if n < 12 else 'nan'}\n" for n in range(10, 14)))
+    with log.open("a") as stream:
+        child = writer(stream, stream)
+    reader, who = OutsideReader(), definition(child.pid)
+
+    def told(by: OutsideReader) -> NotFinite | None:
+        reading = by.sample(who, 50.0, 1.0)["log_loss"]
+        return read_not_finite(reading.text) if isinstance(reading, Unknown) else None
+
+    assert told(reader) == NotFinite("nan", "step 12", True)
+    with log.open("a") as stream:
+        stream.writelines(f"step {n} loss nan\n" for n in range(14, 1500))
+    assert told(reader) == NotFinite("nan", "step 12", True), "it has seen the beginning"
+    late = told(OutsideReader())
+    assert late is not None
+    assert late.lasts
+    assert re.fullmatch(r"step [\d,]+ or earlier", late.since), "it has not"
+    with log.open("a") as stream:
+        stream.write("step 1500 loss 1.5\n")
+    assert told(reader) is None
+    with log.open("a") as stream:
+        stream.write("step 1501 loss inf\n")
+    assert told(reader) == NotFinite("inf", "", False), "once is no trouble"
 
 
 def test_the_last_figures_of_a_log_stay_while_its_process_ends(tmp_path, writer):

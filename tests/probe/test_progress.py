@@ -11,6 +11,7 @@ import pytest
 from gpuscope.probe import progress
 from gpuscope.probe.progress import COLUMNS, ProgressReader
 from gpuscope.wire.frames import Unknown
+from gpuscope.wire.loss_text import NotFinite, read_not_finite
 
 tqdm = pytest.importorskip("tqdm")
 
@@ -83,6 +84,30 @@ def test_a_loss_that_is_not_a_number_is_unknown_and_said():
         found = ProgressReader().read()["loss"]
     assert isinstance(found, Unknown)
     assert "nan" in found.text
+
+
+def test_a_loss_that_stays_nan_for_some_steps_is_told_with_the_step_at_which_it_began():
+    def told() -> NotFinite | None:
+        reading = reader.read(steps=steps)["loss"]
+        return read_not_finite(reading.text) if isinstance(reading, Unknown) else None
+
+    reader = ProgressReader()
+    with bar(10) as shown:
+        for steps, text, expected in (
+            (800, "loss=2.5", None),
+            (812, "loss=nan", NotFinite("nan", "", False)),
+            (821, "loss=nan", NotFinite("nan", "", False)),
+            (822, "loss=nan", NotFinite("nan", "step 812", True)),
+            (823, "loss=2.5", None),
+            (824, "loss=nan", NotFinite("nan", "", False)),
+        ):
+            shown.set_postfix_str(text)
+            assert told() == expected, steps
+        reader = ProgressReader()
+        steps = 900
+        told()
+        steps = 910
+        assert told() == NotFinite("nan", "step 900 or earlier", True), "it came later"
 
 
 def test_words_that_only_contain_loss_are_not_it():

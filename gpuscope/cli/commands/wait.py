@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from ..args import flag, option, seconds_between, size_of_at_least, whole_betwee
 
 if TYPE_CHECKING:
     from ...store.source import Source
-    from ...store.view import DeviceView, Entity, HostView, ProcView, TrainerView
+    from ...store.view import DeviceView, Entity, HostView
     from ..watched_host import WatchedHost
 
 HZ = 2.0
@@ -34,7 +33,6 @@ SEEN_SECONDS = 15.0
 """Seconds that a process may take to appear among those that the host's agent reports."""
 STEADY_SECONDS = 3.0
 """Seconds that memory must stay free: a trainer that restarts frees its GPU for a moment."""
-_NOT_FINITE = re.compile(r"(?:.{1,160} shows loss|its log says) ([-+]?(?:nan|inf))$", re.I)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -247,6 +245,7 @@ class ProcessWait:
         self.still = f"pid {pid} is still running"
 
     def __call__(self, host: HostView, seconds: float) -> WaitResult | None:
+        from ...model.lost_loss import loss_of
         from ...model.stalls import is_stalled
 
         pid = self.pid
@@ -264,9 +263,11 @@ class ProcessWait:
                     ExitStatus.STALLED,
                     f"pid {pid} has stalled: no step for {age_text(age)}{where}.",
                 )
-        lost = _non_finite_loss(trainer) or _non_finite_loss(process)
-        if lost:
-            return WaitResult(ExitStatus.NOT_FINITE, f"the loss of pid {pid} is {lost}.")
+        told = (loss_of(host, one) for one in (trainer, process) if one is not None)
+        lost = next((one for one in told if one is not None), None)
+        if lost is not None:
+            text = f"the loss of pid {pid} is {lost.value} {lost.brief}."
+            return WaitResult(ExitStatus.NOT_FINITE, text)
         living = next(
             (one for one in (process, trainer) if one is not None and one.gone is None), None
         )
@@ -297,20 +298,6 @@ class ProcessWait:
 def _latest(found: list[E]) -> E | None:
     """One that lives before one that has ended, the latest of several."""
     return max(found, key=lambda one: (one.gone is None, one.id), default=None)
-
-
-def _non_finite_loss(entity: TrainerView | ProcView | None) -> str:
-    """Return "nan" or "inf" where the loss is such a number, else "".
-
-    The loss comes from the framework's state, a progress bar or a log.
-    """
-    if entity is None or entity.gone is not None:
-        return ""
-    for column in ("loss", "log_loss"):
-        match = _NOT_FINITE.match(getattr(entity.readings.get(column), "text", ""))
-        if match:
-            return match[1].lower()
-    return ""
 
 
 class FreeDevicesWait:

@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Return 1 where the doctor would warn of what makes it slow, else 0; 3 where it is not known.
 
-    A hang, and a rank that the others wait for, are worth a warning too.
+    A hang, a loss that is NaN, and a rank that the others wait for are worth a warning too.
     """
     if args.target and not args.via and _is_file(args, args.target):
         ranks = _of_file(args)
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
         width = shutil.get_terminal_size((output.FILE_WIDTH, 24)).columns
         print("\n".join(time_report.text(ranks, width)))
     one = time_document.rank_to_report(ranks)
-    if one.standstill is not None:
+    if one.standstill is not None or any(each.lost for each in ranks):
         return ExitStatus.WARNINGS
     if not one.ledger.sure and not one.judged and not one.parts:
         return ExitStatus.UNCHECKED

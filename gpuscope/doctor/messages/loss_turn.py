@@ -120,21 +120,21 @@ def _behaviour(
     says = {"last": f"{last.loss:.4g}", "last_place": f" at {last.place}" if last.place else ""}
     if any(math.isfinite(one.loss) for one in after):
         return "loss.once", says
-    grown = _grown((one.loss for one in before), GROWN_LOSS)
-    if grown:
-        return "loss.diverged", {**says, "what": "the loss", **grown}
-    grown = _grown((one.norm for one in before if one.norm is not None), GROWN_NORM)
-    if grown:
-        return "loss.diverged", {**says, "what": "the norm of the gradients", **grown}
+    growth = grown((one.loss for one in before), GROWN_LOSS)
+    if growth:
+        return "loss.diverged", {**says, "what": "the loss", **growth}
+    growth = grown((one.norm for one in before if one.norm is not None), GROWN_NORM)
+    if growth:
+        return "loss.diverged", {**says, "what": "the norm of the gradients", **growth}
     return ("loss.sudden" if len(before) >= LEAST_FINITE else "loss.turned"), says
 
 
-def _grown(values: Iterable[float], times: float) -> dict[str, str]:
+def grown(values: Iterable[float], times: float) -> dict[str, str]:
     """Return the usual and the grown value where the last ones are so many times the median."""
     sizes = [abs(value) for value in values]
     if len(sizes) < LEAST_FINITE:
         return {}
-    usual, grown = median(sizes[:-LATEST]), max(sizes[-LATEST:])
-    if grown < times * usual or not usual:
+    usual, last = median(sizes[:-LATEST]), max(sizes[-LATEST:])
+    if last < times * usual or not usual:
         return {}
-    return {"usual": f"{usual:.4g}", "grown": f"{grown:.4g}"}
+    return {"usual": f"{usual:.4g}", "grown": f"{last:.4g}"}

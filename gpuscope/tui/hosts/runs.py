@@ -11,9 +11,9 @@ from ...model.job_state import JobState, Judged, job_state
 from ...model.pace import pace_of, seconds_left
 from ...store.view import HistoryOf, HostView, JobView, no_history
 from ...text import styled
-from ...text.styled import Line
+from ...text.styled import Line, Piece
 from ...text.units import amount_text, brief_duration_text, brief_left_text, percent_text
-from ..shared.job_rows import bytes_on_devices, devices_of, loss_text
+from ..shared.job_rows import bytes_on_devices, devices_of, loss_piece
 from ..theme import Glyphs
 from ..widgets.table import Cell, Column, TableRow
 
@@ -51,7 +51,7 @@ class HostJob(NamedTuple):
     step: float | None
     pace: float | None
     eta: float | None
-    loss: float | None
+    loss: Piece | None
     input: float | None
     waits: bool
     """Whether a rank's wait for input is a warning."""
@@ -85,7 +85,7 @@ def run_of(
         min(known("step"), default=None),
         pace.seconds if pace is not None else None,
         None if pace is None or pace.stopped else max(left, default=None),
-        next(iter(known("loss")), None),
+        loss_piece(host, living),
         max(shares, default=None),
         any(warned_starving(host, one, history) for one in living),
     )
@@ -129,7 +129,8 @@ def row_of(one: Joined, glyphs: Glyphs) -> TableRow:
     steps, paces = known("step"), known("pace")
     stands = any(run.state.kind == "bad" for run in runs)
     etas = [] if stands else known("eta")  # the other hosts wait for the one that stands
-    losses, shares, waits = known("loss"), known("input"), any(run.waits for run in runs)
+    loss = _worst_loss(runs)
+    shares, waits = known("input"), any(run.waits for run in runs)
     cells: dict[str, Cell] = {
         "job": [(first.title, "title" if first.mine else "text")],
         "user": [(first.user, "text" if first.mine else "muted")] if first.user else NOTHING,
@@ -141,13 +142,19 @@ def row_of(one: Joined, glyphs: Glyphs) -> TableRow:
         "step": [(f"{min(steps):,.0f}", "text")] if steps else NOTHING,
         "pace": [(brief_duration_text(max(paces)), "text")] if paces else NOTHING,
         "eta": [(brief_left_text(max(etas)), "muted")] if etas else NOTHING,
-        "loss": [(loss_text(losses[0]), "text")] if losses else NOTHING,
+        "loss": [loss] if loss is not None else NOTHING,
         "input": [(percent_text(max(shares), whole=True), "warn" if waits else "muted")]
         if shares
         else NOTHING,
         "state": _state(one.parts, glyphs),
     }
     return TableRow(first.key, cells)
+
+
+def _worst_loss(runs: Sequence[HostJob]) -> Piece | None:
+    """Return the loss of the first part that tells one, a lost one before others."""
+    told = [run.loss for run in runs if run.loss is not None]
+    return next((one for one in told if one[1] == "bad"), next(iter(told), None))
 
 
 def _state(parts: Sequence[tuple[str, HostJob]], glyphs: Glyphs) -> Line:

@@ -19,6 +19,7 @@ from ...model.ended_jobs import EndedJob, brief_text, ended_badly, joined
 from ...model.job_ends import NOTHING_SENT, end_of
 from ...model.job_state import judge_devices
 from ...model.link_state import LinkState, link_state
+from ...model.lost_loss import lost_loss
 from ...model.memory_room import TIGHT_BYTES, rooms
 from ...model.pace import pace_of
 from ...model.reading_age import old_seconds
@@ -235,6 +236,9 @@ def _of_job(
             if stall.busy
             else (Grade.STALLED, f"stalled: {stall.text}")
         )
+    loss = lost_loss(host, job, history)
+    if loss is not None and Grade.PROBLEM not in known:
+        yield Grade.PROBLEM, f"{job.title}: {loss.text}"
     for room in rooms(host.devices, living, history)[:1]:
         for (_, token), (text, _), *_ in growth_lines(host, room, len(living))[:1]:
             if token in ("bad", "warn") and Grade.PROBLEM not in known:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from ...model.device_state import DeviceState
 from ...model.device_trainings import filling, warned_starving
 from ...model.job_state import broken_below, broken_devices
+from ...model.lost_loss import LostLoss, loss_of
 from ...model.memory_room import MemoryRoom
 from ...model.stalls import stalled_ranks
 from ...store.view import DeviceView, HistoryOf, HostView, ProcView, TrainerView, UseView
-from ...text.styled import Line
+from ...text.styled import Line, Piece
+from ..shared.job_rows import loss_piece
 from ..theme import Glyphs
 from .idle import Idle, Idleness
 from .state_text import state_words
@@ -36,6 +38,10 @@ class ProcessEntry:
     """Its memory, where that runs out soon."""
     starved: float = 0.0
     """The share of a step that it waits for input, where the doctor warns of it."""
+    lost: LostLoss | None = None
+    """Its loss, where that stays NaN or infinite."""
+    loss: Piece | None = None
+    """The loss that the trainer in it tells."""
 
     @property
     def job(self) -> str | None:
@@ -70,7 +76,9 @@ def entries(host: HostView, history: HistoryOf, idleness: Idleness) -> list[Proc
         broken = broken_below(host, process, trainer) if lost else None
         room = ends.get(trainer.id) if trainer is not None else None
         share = warned_starving(host, trainer, history) if trainer is not None else 0.0
-        facts = (trainer, _sm(uses), since, memory, stalled, broken, room, share)
+        told = loss_piece(host, [trainer]) if trainer is not None else None
+        gone = loss_of(host, trainer or process, history)
+        facts = (trainer, _sm(uses), since, memory, stalled, broken, room, share, gone, told)
         out.append(ProcessEntry(process, uses, own, *facts))
     return out
 
@@ -84,5 +92,6 @@ def state_of(entry: ProcessEntry, glyphs: Glyphs, paced: bool = False) -> Line:
     """Return what it does; not how long its step takes where a column says so."""
     e = entry
     return state_words(
-        e.process, e.uses, e.trainer, e.idle, glyphs, e.stalled, e.broken, paced, e.ends, e.starved
-    )
+        e.process, e.uses, e.trainer, e.idle, glyphs, e.stalled, e.broken, paced, e.ends, e.starved,
+        e.lost,
+    )  # fmt: skip

@@ -242,8 +242,8 @@ def _order(entry: ProcessEntry, sort: str) -> tuple[Any, ...]:
 
 
 def _gravity(entry: ProcessEntry) -> int:
-    """Return 2 for a process whose job hangs or whose GPU is lost, 1 for a warning, else 0."""
-    bad = entry.stalled == "bad" or entry.broken is not None
+    """Return 2 for a process that hangs, whose GPU or loss is lost, 1 for a warning, else 0."""
+    bad = entry.stalled == "bad" or entry.broken is not None or entry.lost is not None
     return 2 if bad else int(entry.ends is not None or entry.starved > 0)
 
 
@@ -346,7 +346,7 @@ def _row(
         if entry.idle
         else "",
         "bar": memory_bar(entry.uses, entry.devices, entry.trainer) or "",
-        **training_cells(entry.trainer, entry.starved > 0),
+        **training_cells(entry.trainer, entry.starved > 0, entry.loss),
         "state": state if words else state[:1],
         "where": [(where, "muted")] if (where := belongs(entry)) else "",
         "command": [

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ...model.device_state import IDLE_PERCENT, NEARLY_FULL, DeviceState
 from ...model.device_trainings import told_input
+from ...model.lost_loss import LostLoss
 from ...model.memory_room import MemoryRoom, alarm
 from ...model.pace import pace_of
 from ...model.stalls import is_stalled, place, waits_in_collective
@@ -31,6 +32,7 @@ def state_words(
     paced: bool = False,
     ends: MemoryRoom | None = None,
     starved: float = 0.0,
+    lost: LostLoss | None = None,
 ) -> Line:
     """Return a glyph with a word, and why: by its probe, else by its log, else by its load.
 
@@ -38,13 +40,17 @@ def state_words(
     "warn" for one that waits, "" where the job does not hang. ``broken`` is the index and the state
     of a device that it uses and that no program can rely on, which comes before all else.
     ``paced``: how long its step takes is told elsewhere. ``ends`` is its memory where that runs
-    out soon, ``starved`` the share of a step that it waits for input where that is a warning.
+    out soon, ``starved`` the share of a step that it waits for input where that is a warning,
+    ``lost`` its loss where that stays NaN or infinite.
     """
     if broken is not None:
         index, state = broken
         step = trainer.number("step") if trainer is not None else None
         last = f" last step {step:,.0f}" if step is not None else ""
         return [(f"{glyphs.bad} GPU {index} {state.word}", "bad"), (last, "muted")]
+    hangs = trainer is not None and is_stalled(trainer)
+    if lost is not None and not hangs:
+        return [(f"{glyphs.bad} {lost.word}", "bad"), (f" {lost.place}", "muted")]
     if trainer is not None:
         if ends is not None and ends.runs_out is not None and not is_stalled(trainer):
             kind, left = alarm(ends) or "warn", ends.runs_out.time_text or ends.runs_out.steps_text

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from ...model.cuda_devices import VISIBLE, names_by_number, ordinals
 from ...model.device_state import IDLE_PERCENT
 from ...model.job_ends import how_it_ended
+from ...model.lost_loss import told_loss
 from ...store.view import HostView, ProcView
 from ...text import styled
 from ...text.process_name import LAB, short_command, short_script, shown_command
@@ -86,7 +87,9 @@ def about_lines(
         epoch = process.number("log_epoch")
         words = f"epoch {epoch:.0f}, " if epoch is not None else ""
         words += f"step {step:.0f}" + (f" of {total:.0f}" if total is not None else "")
+        lost = told_loss(host, process)
         words += f", loss {loss:.4g}" if loss is not None else ""
+        words += f", loss {lost[1].value}" if lost is not None else ""
         words += (
             f", {age_text(age)} ago"
             if (age := process.number("log_age_seconds")) is not None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ...model.device_trainings import told_input
 from ...model.pace import pace_of
 from ...store.view import TrainerView
+from ...text.styled import Piece
 from ...text.units import brief_duration_text, percent_text, sizes_text
-from ..shared.job_rows import loss_text
 from ..widgets.table import Cell, Column
 
 PEAK = Column("peak", "PEAK GiB", 8, align="right", priority=13)
@@ -18,15 +18,15 @@ FULL_CELLS = 150
 """The width from which on a table has these columns."""
 
 
-def training_cells(trainer: TrainerView | None, waits: bool) -> dict[str, Cell]:
-    """Return what torch held at most, the step time, the wait for data and the loss.
+def training_cells(trainer: TrainerView | None, waits: bool, loss: Piece | None) -> dict[str, Cell]:
+    """Return what torch held at most, the step time, the wait for data and the ``loss``.
 
     ``waits`` says whether that wait is a warning.
     """
     if trainer is None:
         return {}
     peaks = [peak for one in trainer.allocators if (peak := one.number("peak_allocated_bytes"))]
-    pace, loss, share = pace_of([trainer]).seconds, trainer.number("loss"), told_input(trainer)[0]
+    pace, share = pace_of([trainer]).seconds, told_input(trainer)[0]
     cells: dict[str, Cell] = {}
     if peaks:
         cells[PEAK.key] = [(sizes_text(max(peaks)), "muted")]
@@ -35,5 +35,5 @@ def training_cells(trainer: TrainerView | None, waits: bool) -> dict[str, Cell]:
     if share is not None:
         cells[INPUT.key] = [(percent_text(share, whole=True), "warn" if waits else "muted")]
     if loss is not None:
-        cells[LOSS.key] = [(loss_text(loss), "text")]
+        cells[LOSS.key] = [loss]
     return cells

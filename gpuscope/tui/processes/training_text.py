@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from ...model.allocator_account import inside_torch
 from ...model.job_state import broken_below
+from ...model.lost_loss import loss_of
 from ...model.pace import pace_of, seconds_left
 from ...model.stalls import is_stalled, stalled_ranks
 from ...model.step_parts import step_parts
@@ -18,7 +19,7 @@ from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, left_text, percent_text
 from ..shared.fact_lines import fact
-from ..shared.job_rows import loss_text
+from ..shared.job_rows import loss_piece
 from ..shared.process_trends import living_uses, trainer_in
 from ..shared.step_split import split_pieces
 from ..shell.keymap import key_of
@@ -38,11 +39,14 @@ def training_lines(
     lines: list[Line] = []
     broken = broken_below(host, process, trainer)
     more = trainer is not None and _says_more(trainer)
-    if broken is not None or more or (trainer is None and not idle):
+    lost = loss_of(host, trainer or process)
+    if broken is not None or lost is not None or more or (trainer is None and not idle):
         uses, stalled = living_uses(process), _stalled(host, trainer)
-        lines = [fact("state", state_words(process, uses, trainer, idle, glyphs, stalled, broken))]
+        of_job = (stalled, broken)
+        words = state_words(process, uses, trainer, idle, glyphs, *of_job, lost=lost)
+        lines = [fact("state", words)]
     if trainer is not None:
-        lines += _course(trainer)
+        lines += _course(host, trainer)
     elif process.gone is None and host.link.state != "replay":
         hint = " on the tabs attaches one without a restart, where the system allows it"
         lines.append(
@@ -62,20 +66,20 @@ def _says_more(trainer: TrainerView) -> bool:
     return is_stalled(trainer) or trainer.number("step") is None
 
 
-def _course(trainer: TrainerView) -> list[Line]:
+def _course(host: HostView, trainer: TrainerView) -> list[Line]:
     n, pace = trainer.number, pace_of([trainer])
     lines: list[Line] = []
     step, total = n("step"), n("progress_total")
     eta = seconds_left(trainer) if not pace.stopped else None
-    loss = n("loss")
+    loss = loss_piece(host, [trainer])
     if step is not None:
         of = f" of {total:,.0f}" if total else ""
         left = f" · {left_text(eta)} left" if eta is not None else ""
         words: Line = [(f"{step:,.0f}{of}", "text"), (left, "muted")]
-        words += [(" · loss ", "muted"), (loss_text(loss), "text")] if loss is not None else []
+        words += [(" · loss ", "muted"), loss] if loss is not None else []
         lines.append(fact("step", words))
     elif loss is not None:
-        lines.append(fact("loss", [(loss_text(loss), "text")]))
+        lines.append(fact("loss", [loss]))
     parts = step_parts([trainer]) if not pace.stopped else None
     share = input_share(trainer) if not pace.stopped and parts is None else None
     waits: Line = []

@@ -10,6 +10,7 @@ from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of, ending_text, job_end, last_state
 from ...model.job_state import WELL, JobState
 from ...model.late_rank import late_rank
+from ...model.lost_loss import lost_loss
 from ...model.memory_room import MemoryRoom, alarm
 from ...model.ranks import name_of, subject_of
 from ...model.reading_age import old_seconds
@@ -29,7 +30,7 @@ IDLE_SECONDS, OLD_LOG_SECONDS = 60.0, 60.0
 ON_JOB_LINES = frozenset((
     "stall.all_in_collective", "stall.loader", "stall.ranks_differ", "stall.alone",
     "live.memory_grows", "live.input_bound", "ranks.straggler", "ranks.slow_input",
-    "live.slower",
+    "live.slower", "loss.fp16", "loss.diverged", "loss.sudden", "loss.turned",
 ))  # fmt: skip
 """Causes of findings that a job's line names too."""
 LOST = "device.lost"
@@ -126,7 +127,8 @@ def running_notes(
         notes.append(
             [("waiting: ", "muted") if stall.busy else ("stalled: ", "bad"), (stall.text, "text")]
         )
-    else:
+    notes += loss_lines(host, job, history)
+    if stall is None:
         worst, reason = worst_rank(trainers)
         if worst is not None:
             notes.append([("worst: ", "muted"), (reason, "muted")])
@@ -138,6 +140,12 @@ def _unread(host: HostView, found: Sequence[MemoryRoom]) -> list[Line]:
     """Return since when the memory of the rank that runs out first was not read, if for long."""
     age = old_seconds(host, found[0].allocator) if found else None
     return [] if age is None else [[("memory: ", "muted"), (f"read {age_text(age)} ago", "muted")]]
+
+
+def loss_lines(host: HostView, job: JobView, history: HistoryOf) -> list[Line]:
+    """Return since when the loss of a running job is NaN, in a line; none where it is not."""
+    found = lost_loss(host, job, history)
+    return [[(found.what, "bad"), (f" {found.brief}", "text")]] if found is not None else []
 
 
 def ending_note(job: JobView) -> Line:

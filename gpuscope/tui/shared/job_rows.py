@@ -21,6 +21,7 @@ from ...model.job_state import (
     judge_devices,
     on_sound_devices,
 )
+from ...model.lost_loss import worst_told
 from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
 from ...model.pace import Pace, pace_of, seconds_left
 from ...model.ranks import running
@@ -50,6 +51,7 @@ from .job_notes import (
     end_notes,
     input_token,
     log_lines,
+    loss_lines,
     running_notes,
 )
 from .wide_job_cells import wide_cells
@@ -240,7 +242,10 @@ def _line(
     }
     if not trainers:
         process = job.processes[0] if job.processes else None
-        notes = end_notes(host, job, sent) or [*broken_line(broken), *log_lines(job)]
+        notes = end_notes(host, job, sent)
+        if not notes:
+            lost = loss_lines(host, job, history)
+            notes = [*broken_line(broken), *lost, *log_lines(job)]
         kind = _gravest(state.kind, notes)
         return JobLine(
             job.key,
@@ -294,7 +299,6 @@ def _trainer_cells(
     """
     etas = [n for t in trainers if (n := seconds_left(t)) is not None and _is_sure(t, n)]
     of_epoch = any(t.readings.get("progress_of") == "epoch" for t in trainers)
-    losses = [n for t in trainers if (n := t.number("loss")) is not None]
     shares = [s for t in sound if (s := told_input(t)[0]) is not None]
     late = pace.stopped or any(is_overdue(t) for t in trainers)
     step, age = pace.seconds, pace.age_seconds
@@ -311,7 +315,7 @@ def _trainer_cells(
         else DASH,
         "age": (step_age_text(age), "warn" if late else "muted") if age is not None else DASH,
         "eta": (_eta_text(max(etas), of_epoch), "muted") if etas else DASH,
-        "loss": (loss_text(losses[0]), "text") if losses else DASH,
+        "loss": loss_piece(host, trainers) or DASH,
         "input": (_input(shares), input_token(host, sound, history)) if shares else DASH,
     }
     return cells | wide_cells(trainers)
@@ -327,6 +331,19 @@ def _input(shares: Sequence[float]) -> str:
     most, least = percent_text(max(shares)), percent_text(min(shares))
     between = interval_text(least, most).replace(" %–", "–")
     return between if len(between) <= INPUT_CELLS else most
+
+
+def loss_piece(host: HostView, trainers: Iterable[TrainerView]) -> Piece | None:
+    """Return the loss of the first of these that tells one; a NaN of any comes before it.
+
+    One that stays NaN or infinite has the colour of what is bad.
+    """
+    trainers = list(trainers)
+    lost = worst_told(host, trainers)
+    if lost is not None:
+        return lost.value, "bad" if lost.lasts else "text"
+    losses = (n for t in trainers if (n := t.number("loss")) is not None)
+    return next(((loss_text(loss), "text") for loss in losses), None)
 
 
 def loss_text(loss: float) -> str:

@@ -53,8 +53,11 @@ def next_lines(
 def first_step(
     host: HostView, job: JobView | None, cases: Sequence[Case], live: bool
 ) -> list[Line]:
-    """Return what to do first about a job that stands still, in a line, on a page without K."""
-    grave = [case for case in cases if case.finding.cause.startswith("stall.")]
+    """Return what to do first about a job that stands still, or whose loss is NaN.
+
+    It is a line for a page without the key that ends a job.
+    """
+    grave = [case for case in cases if case.finding.cause.startswith(("stall.", "loss."))]
     return list(next_lines(host, job, grave, live, False))[:1] if job is not None else []
 
 

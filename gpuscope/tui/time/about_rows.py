@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...model.look import Look
+from ...model.lost_loss import loss_of
 from ...model.standstill import standstill_of
 from ...model.time_ledger import TimeLedger
 from ...store.view import HostView, TrainerView
@@ -42,3 +43,12 @@ def why_it_stands(session: Session, host: HostView, trainer: TrainerView) -> lis
     job, live = host.job_of(trainer), not session.why_not("stacks")
     lines = stopped_lines(standstill_of(trainer, job))
     return [*lines, *first_step(host, job, session.doctor.cases, live)] if lines else []
+
+
+def lost_lines(session: Session, host: HostView, trainer: TrainerView) -> list[Line]:
+    """Return since when its loss is NaN, and what to do first; nothing while it is finite."""
+    lost, live = loss_of(host, trainer), not session.why_not("stacks")
+    if lost is None:
+        return []
+    line: Line = [(lost.what, "bad"), (f" {lost.place}: a faster step is no gain.", "text")]
+    return [line, *first_step(host, host.job_of(trainer), session.doctor.cases, live)]

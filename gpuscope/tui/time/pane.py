@@ -40,7 +40,7 @@ from ..trainer.time_history import courses, tokens_of
 from ..widgets.pane import WAITING, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
-from .about_rows import about_clock_row, about_gpu_row, why_it_stands
+from .about_rows import about_clock_row, about_gpu_row, lost_lines, why_it_stands
 from .answers import Answers
 from .aside import aside_lines
 from .hang_rows import add_hang, hang_lines, hang_of, with_hang
@@ -175,13 +175,14 @@ class TimePane(MeasuredPanels):
         job = host.job_of(trainer)
         everything = self._trainers(host)
         stopped = why_it_stands(self.session, host, trainer)
+        lost = lost_lines(self.session, host, trainer) if not stopped else []
         place = next((i for i, t in enumerate(everything) if t.key == trainer.key), 0)
         drawn = (
             trainer.key,
             [t.minutes for t in ranks],
             trainer.gone,
             bool(trainer.number("step")),
-            stopped,
+            (stopped, lost),
             (place, len(everything)),
             (look, int((age or 0.0) / 60), work),
             (slower, late.text if late is not None else ""),
@@ -225,14 +226,14 @@ class TimePane(MeasuredPanels):
         causes = tuple(one.cause for one in self._judged)
         narrow = self._terminal[0] < WIDE
         found = most_to_gain(self._cases(ranks), self._clock.tokens.glyphs)
-        calm = is_calm(self._judged, ledger)
+        calm = is_calm(self._judged, ledger) and not lost
         sentence = (
             answer(ledger, trainer, late, slower, useful, causes, look, narrow, found, calm)
             if not stopped
             else ()
         )
         width = max(40, self._terminal[0] - HEAD_EDGES)
-        self._head.show([subject, *styled.hang_lines([*stopped, *sentence], width)])
+        self._head.show([subject, *styled.hang_lines([*stopped, *lost, *sentence], width)])
         glyphs = self._clock.tokens.glyphs
         course = courses(trainer.minutes, COURSE_CELLS) if narrow and trainer.minutes[1:] else {}
         columns = with_hang(NARROW_CLOCK if course else CLOCK, hang)
@@ -280,7 +281,8 @@ class TimePane(MeasuredPanels):
         late = self._late(ranks) if not stopped else None
         slower = of_trainers(ranks, host, self.session.history) if not stopped else None
         weight = worst_of(of_ranks(self._told), late)
-        lines = [*stopped, *late_lines(late), *slower_lines(slower)]
+        lost = lost_lines(self.session, host, trainer) if not stopped else []
+        lines = [*stopped, *lost, *late_lines(late), *slower_lines(slower)]
         room = self._terminal[0] - HEAD_EDGES - styled.cells(subject)
         subject = [*subject, (pace_text(pace_of(ranks), room), "muted")]
         glyphs, narrow = self._clock.tokens.glyphs, self._terminal[0] < WIDE

@@ -26,7 +26,14 @@ from ...text.styled import Line
 from ...text.units import age_text, bytes_text, duration_text
 from ...wire.clean import clean
 from ...wire.frames import Unknown
-from ..shared.job_notes import end_notes, ending_note, growth_lines, input_lines, state_lines
+from ..shared.job_notes import (
+    end_notes,
+    ending_note,
+    growth_lines,
+    input_lines,
+    loss_lines,
+    state_lines,
+)
 from ..shared.step_split import split_pieces
 
 if TYPE_CHECKING:
@@ -204,7 +211,8 @@ def _wrong(
                 f"{high:,.0f}"
             )
             yield [("         ", "text"), (text, "muted")]
-    else:
+    yield from loss_lines(host, job, history)
+    if stall is None:
         worst, reason = worst_rank(living)
         if worst is not None:
             yield [("worst: ", "muted"), (reason, "text")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...model.device_trainings import told_input, warned_starving
 from ...store.view import DeviceView, HistoryOf, HostView, TrainerView, by_id
 from ...text.units import amount_text, brief_duration_text, percent_text
-from ..shared.job_rows import loss_text
+from ..shared.job_rows import loss_piece
 from ..widgets.table import Cell
 
 
@@ -14,12 +14,12 @@ def wide_cells(
 ) -> dict[str, Cell]:
     """Return its slowest steps, its loss and wait for data, and the load of its GPU and process."""
     cells: dict[str, Cell] = {}
-    slow, loss = trainer.number("step_seconds_p95"), trainer.number("loss")
+    slow, loss = trainer.number("step_seconds_p95"), loss_piece(host, [trainer])
     share, _ = told_input(trainer)
     if slow is not None:
         cells["p95"] = [(brief_duration_text(slow), "muted")]
     if loss is not None:
-        cells["loss"] = [(loss_text(loss), "text")]
+        cells["loss"] = [loss]
     if share is not None:
         token = "warn" if warned_starving(host, trainer, history) else "muted"
         cells["input"] = [(percent_text(share, whole=True), token)]

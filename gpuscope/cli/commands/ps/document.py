@@ -7,6 +7,7 @@ from typing import Any
 
 from ....model.allocator_split import COLUMNS, POOL_COLUMNS, Counters, split
 from ....model.device_state import judge, list_gap, silence
+from ....model.lost_loss import loss_of
 from ....model.step_time import SPLIT
 from ....store.view import AllocView, DeviceView, HostView, ProcView, TrainerView, UseView, by_id
 from ....wire.clean import clean
@@ -130,11 +131,12 @@ def _process(
     unknowns: Unknowns, index: int, process: ProcView, trainer: TrainerView | None, host: HostView
 ) -> dict[str, Any]:
     path, definition = f"processes[{index}]", process.definition
+    lost = loss_of(host, trainer or process)
     return {
         "pid": definition.pid,
         **process_fields(unknowns, path, process),
         "mine": definition.mine,
-        # For these fields, and for ``trainer``, null means that there is none.
+        # For these fields, ``loss_not_finite`` and ``trainer`` null means that there is none.
         **{name: _cleaned(getattr(definition, name)) for name in ("container", "pod", "slurm_job")},
         "devices": [
             {
@@ -150,6 +152,7 @@ def _process(
             }
             for position, (device, use) in enumerate(_uses(process, host))
         ],
+        "loss_not_finite": lost.text if lost is not None else None,
         "trainer": None
         if trainer is None
         else _trainer(unknowns, f"{path}.trainer", trainer, host),

@@ -89,7 +89,9 @@ def _table(processes: list[dict[str, Any]]) -> list[str]:
             lines.append(_heading(own, jobs.count(own), process["trainer"]) if own else "no job")
             job = own
         notes = [*_states(process["devices"]), *_notes(process["trainer"] or {})]
-        lines += [line, *(f"{' ' * 10}{note}" for note in notes if process["trainer"])]
+        notes = notes if process["trainer"] else []
+        lost = process["loss_not_finite"]
+        lines += [line, *(f"{' ' * 10}{note}" for note in ([lost, *notes] if lost else notes))]
     return lines
 
 

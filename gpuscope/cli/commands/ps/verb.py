@@ -81,4 +81,6 @@ def _line(process: Mapping[str, Any]) -> str:
         parts.append(f"allocated {gib(trainer.get('allocated_bytes'))} GiB")
         if trainer.get("stall_at"):
             parts.append(f"stuck at {trainer['stall_at']}")
+    if process["loss_not_finite"]:
+        parts.append(process["loss_not_finite"])
     return " · ".join([*parts, width.cut(shown_command(process["command"] or DASH), COMMAND_CHARS)])
