@@ -246,6 +246,7 @@ def _trainer(one: TrainerTime) -> dict[str, Any]:
         "looks": ledger.looks,
         "enough_looks": ledger.sure,
         "sentence": one.sentence,
+        "loss_not_finite": one.lost or None,
         "rows": [_row_document(row) for row in ledger.rows],
         "parts": [
             {"part": SPLIT_WORDS[name], "seconds": seconds, "share": seconds / whole}
