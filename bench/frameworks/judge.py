@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuscope.cli.commands.wait import _NOT_FINITE as NOT_FINITE
+from gpuscope.wire.loss_text import read_not_finite
 
 GOOD, WRONG, UNKNOWN, NOT_ASKED = "✓", "✗", "–", "·"
 SETTLED = 0.4
@@ -228,7 +228,7 @@ def _nan(notes: Notes, judged: list[Sample]) -> Answer:
         if isinstance(row.get("loss"), float) and not math.isfinite(row["loss"])
     ]
     after = [one for one in judged if lost and one.m > lost[0] + 1e9] or judged[-2:]
-    if any(NOT_FINITE.match(one.reasons.get("loss", "")) for one in after):
+    if any(read_not_finite(one.reasons.get("loss", "")) for one in after):
         return GOOD, ""
     return WRONG if after[-1].values.get("loss") is not None else UNKNOWN, after[-1].reasons.get(
         "loss", "a number"

@@ -43,9 +43,9 @@ def next_lines(
     key = key_of("signal", "JobScreen")
     for word, fix in zip(("do first: ", "then:     "), steps, strict=False):
         said = ""
-        if fix.command.startswith(KILL):
+        if fix.command.startswith(KILL) and (can_end or not live):
             said = f" · {key}: end it, asks first" if live else f": {fix.command}"
-        elif fix is steps[min(1, len(steps) - 1)]:
+        elif fix.command.startswith(KILL) or fix is steps[min(1, len(steps) - 1)]:
             said = f" · how: tab {key_of('doctor')}, Doctor"
         yield [(word, "accent"), (fix.title.rstrip("."), "text"), (said, "muted")]
 
