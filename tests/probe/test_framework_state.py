@@ -13,13 +13,13 @@ from types import SimpleNamespace as Has
 
 import pytest
 
-from gpuscope.cli.commands.wait import _NOT_FINITE
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.run_statistics import Tally
 from gpuscope.probe.framework_readers import READERS
 from gpuscope.probe.framework_state import FrameworkState
 from gpuscope.probe.progress import ProgressReader
 from gpuscope.wire.frames import Unknown
+from gpuscope.wire.loss_text import read_not_finite
 
 NAN = float("nan")
 
@@ -91,7 +91,7 @@ def test_a_subclass_in_somebody_elses_package_is_read_like_its_base():
 def test_a_loss_that_is_lost_is_said_in_the_words_that_wait_reads(entry):
     loss = seen_from(hf([entry]))["loss"]
     assert isinstance(loss, Unknown)
-    assert _NOT_FINITE.match(loss.text)
+    assert read_not_finite(loss.text)
 
 
 def test_the_framework_that_trains_is_named_by_its_package():
@@ -106,7 +106,7 @@ def test_the_framework_that_trains_is_named_by_its_package():
 def test_before_its_first_log_the_loss_is_unknown_with_the_reason():
     loss = seen_from(hf([]))["loss"]
     assert loss.text == "TrainerState has no loss yet: it logs one every 5 steps"
-    assert not _NOT_FINITE.match(loss.text)
+    assert not read_not_finite(loss.text)
 
 
 def lightning(pbar: dict | None = None, results: dict | None = None, **more: object) -> object:
@@ -151,7 +151,7 @@ def test_the_value_of_a_tensor_on_a_device_is_not_read():
 def test_several_losses_are_not_one_but_a_lost_one_is_said():
     both = seen_from(lightning({"d_loss": 1.0, "g_loss": 2.0}))["loss"]
     assert both.text == "Lightning's Trainer has d_loss and g_loss: no single loss"
-    assert _NOT_FINITE.match(seen_from(lightning({"d_loss": 1.0, "g_loss": NAN}))["loss"].text)
+    assert read_not_finite(seen_from(lightning({"d_loss": 1.0, "g_loss": NAN}))["loss"].text)
 
 
 def history(*rows: dict) -> list:
