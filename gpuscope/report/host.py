@@ -15,6 +15,7 @@ from ..doctor.finding import Report
 from ..doctor.report import summary
 from ..model.device_state import judge, mute
 from ..model.job_ends import end_of, end_text, job_end
+from ..model.lost_loss import lost_loss
 from ..model.ranks import name_of
 from ..model.stalls import find_stall
 from ..model.step_colours import SPLIT_TOKENS
@@ -150,7 +151,7 @@ def _happened(watched: Watched, span: Span) -> Section:
             figures.append(Figure(f"{severity}s", str(count), "", tone if count else "ok"))
     parts: list[Part] = [Figures(figures, source="probe, NVML, gpuscope doctor", when=_when(span))]
     if jobs:
-        parts.append(_jobs(jobs[:MAX_JOBS], span))
+        parts.append(_jobs(host, jobs[:MAX_JOBS], span))
     stack = [event.text for event in host.events if event.e == "note"]
     lines = [text for text in stack if text.startswith(STACK)]
     if lines:
@@ -177,9 +178,9 @@ def _ends(jobs: Sequence[JobView]) -> list[str]:
     return found
 
 
-def _jobs(jobs: Sequence[JobView], span: Span) -> Table:
+def _jobs(host: HostView, jobs: Sequence[JobView], span: Span) -> Table:
     head = ("Training", "Ranks", "State", "Step", "Step time", "Input", "Loss", "Peak memory")
-    rows = [_job_row(job, span) for job in jobs]
+    rows = [_job_row(host, job, span) for job in jobs]
     tones: dict[int, Tone] = {
         number: "bad"
         for number, job in enumerate(jobs)
@@ -192,9 +193,12 @@ def _jobs(jobs: Sequence[JobView], span: Span) -> Table:
     )  # fmt: skip
 
 
-def _job_row(job: JobView, span: Span) -> tuple[str, ...]:
+def _job_row(host: HostView, job: JobView, span: Span) -> tuple[str, ...]:
     over, end = end_of(job), job_end(job)
+    lost = lost_loss(host, job)
     living = "stalled" if find_stall(job.trainers) is not None else "runs"
+    if lost is not None and living == "runs":
+        living = lost.text
     state = living if over is None else end.phrase if end is not None else "ended"
     if over is not None:
         state += f" at {span.text_at(over.monotonic_seconds)}"
@@ -215,7 +219,7 @@ def _job_row(job: JobView, span: Span) -> tuple[str, ...]:
         f"{min(steps):,.0f}" if steps else DASH,
         duration_text(step) if step is not None else DASH,
         percent_text(share) if share is not None else DASH,
-        f"{loss:.4g}" if loss is not None else DASH,
+        f"{loss:.4g}" if loss is not None else lost.value if lost is not None else DASH,
         bytes_text(max(peaks)) if peaks else DASH,
     )
 

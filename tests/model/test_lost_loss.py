@@ -21,6 +21,8 @@ from gpuscope.model.alerts import Alerts
 from gpuscope.model.alerts_settings import AlertSettings
 from gpuscope.model.job_state import job_state, worst_of_jobs
 from gpuscope.model.lost_loss import lost_loss
+from gpuscope.report import host as report_host
+from gpuscope.report.timelines import Span
 from gpuscope.store.view import HistoryOf, HostView, Link, View
 from gpuscope.tui.hosts.summary import Grade, summarise
 from gpuscope.tui.processes.rows import Choice, listing
@@ -120,6 +122,10 @@ def waited(host: HostView, history: HistoryOf) -> str:
     return found.text
 
 
+def report(host: HostView, history: HistoryOf) -> str:
+    return " ".join(report_host._job_row(host, host.jobs[0], Span(0.0, views.END, None, 1)))
+
+
 def job_page(host: HostView, history: HistoryOf) -> str:
     said = flat(standing_out(host, host.jobs[0], history))
     assert "healthy" not in said
@@ -141,6 +147,7 @@ SURFACES: dict[str, Callable[[HostView, HistoryOf], str]] = {
     "why": why,
     "ps": ps,
     "Fleet": fleet,
+    "report": report,
     "alert": alert,
     "wait": waited,
 }
