@@ -13,7 +13,6 @@ from textual.containers import Horizontal, Vertical
 
 from ...model.device_state import mute
 from ...model.ranks import name_of, of_one_job
-from ...model.stalls import is_stalled
 from ...model.step_time import input_columns, input_share
 from ...text.process_name import short_script
 from ...text.units import GIB, window_text
@@ -23,6 +22,7 @@ from ..shell.clock_at import clock_at
 from ..terminal.soon import once_after_refresh
 from ..theme import SERIES
 from ..widgets.pane import set_title
+from .drawn_trainers import drawn_trainers, worst_first
 
 if TYPE_CHECKING:
     from ...store.view import DeviceView, History, HostView, TrainerView
@@ -112,6 +112,8 @@ class Charts(Vertical):
         """
         self.job = ""
         """The key of the job that is told more of where there is room."""
+        self.order: Sequence[str] = ()
+        """The keys of the jobs as a table has them, the worst first."""
         self._kinds: list[tuple[str, ...]] = []
         self._made: dict[str, Any] = {}
         self._drawn: tuple[object, ...] = ()
@@ -290,7 +292,7 @@ class Charts(Vertical):
             trainer_trends,
         )
 
-        living = [trainer for trainer in host.trainers if trainer.gone is None]
+        living = self._worst_first(host)
         ended = [] if living else last_ended(host)  # how a training went stays to be seen
         past = trainer_trends(self.session, ended, self._span) if ended else ()
         trends = [replace(one, label=f"{one.label}, ended") for one in past]
@@ -404,7 +406,7 @@ class Charts(Vertical):
         from ..charts.line import Series, alike_text, one_if_alike
 
         found = []
-        for token, trainer in zip(TOKENS, self._drawn_trainers(host), strict=False):
+        for token, trainer in zip(TOKENS, self._drawn_trainers(host, "input"), strict=False):
             waits, whole = input_columns(trainer)
             wait = self._history(trainer.id, waits)
             parts = [self._history(trainer.id, name) for name in whole]
@@ -433,21 +435,12 @@ class Charts(Vertical):
         names = [short_script(t.definition.script) for t in living]
         return f"{name} ({trainer.definition.pid})" if names.count(name) > 1 else name
 
-    @staticmethod
-    def _drawn_trainers(host: HostView, column: str = "") -> list[TrainerView]:
-        """Return the trainers that have a curve each: the first, and the one to look at.
+    def _worst_first(self, host: HostView) -> list[TrainerView]:
+        return worst_first(host, (self.job, *self.order), len(TOKENS), self._span)
 
-        Of more than have room, those without a loss have no place in its chart.
-        """
-        living = [t for t in host.trainers if t.gone is None]
-        if column == "loss" and len(living) > len(TOKENS):
-            living = [t for t in living if t.number("loss") is not None] or living
-        shown = living[: len(TOKENS)]
-        if len(living) > len(shown):
-            odd = max(living, key=lambda t: (is_stalled(t), input_share(t) or 0.0))
-            if odd not in shown:
-                shown[-1] = odd
-        return shown
+    def _drawn_trainers(self, host: HostView, column: str = "") -> list[TrainerView]:
+        """Return the trainers that have a curve each."""
+        return drawn_trainers(self._worst_first(host), len(TOKENS), self._span, column)
 
     def _host_memory(self, host: HostView) -> list[Series]:
         from ..charts.line import Series

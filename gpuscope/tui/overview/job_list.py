@@ -171,7 +171,7 @@ class JobList(Painted, can_focus=True):
             if name != "gpu"
             and all(line.span or line.cells.get(name, DASH) == DASH for line in lines)
         )
-        keys = [line.key for line in self._lines]
+        keys = self.keys
         if self._moved:  # else it stays at the first, whatever comes before those that were there
             self._cursor = (
                 keys.index(key) if key in keys else min(self._cursor, max(0, len(keys) - 1))
@@ -192,6 +192,11 @@ class JobList(Painted, can_focus=True):
             if any(line.cells.get(name, DASH) != DASH for line in lines if not line.span)
         ]
         self.subtitle([(" · ".join(told), "faint")] if told else ())
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of the jobs in their order, the worst first."""
+        return [line.key for line in self._lines]
 
     @property
     def current(self) -> JobLine | None:

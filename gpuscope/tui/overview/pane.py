@@ -282,6 +282,7 @@ class OverviewPane(Pane):
             return
         self._charts.choose(self._kinds)
         self._charts.job = line.key if (line := self._jobs.current) is not None else ""
+        self._charts.order = self._jobs.keys
         self._charts.show(host, self.highlighted(host))
 
     def show_figures(self, host: HostView) -> None:
