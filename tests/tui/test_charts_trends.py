@@ -8,8 +8,9 @@ from textual.app import App, ComposeResult
 
 from gpuscope.store.view import History
 from gpuscope.text.styled import plain
+from gpuscope.tui.charts.bins import Bins
 from gpuscope.tui.charts.legend import legend_lines
-from gpuscope.tui.charts.load_strips import LOW_EIGHTHS, Lane, LoadStrips, lane_rows
+from gpuscope.tui.charts.load_strips import LOW_EIGHTHS, Lane, LoadStrips, binned, lane_rows
 from gpuscope.tui.charts.trends import (
     Trend,
     Trends,
@@ -134,3 +135,13 @@ def test_a_load_of_cores_has_a_scale_of_one_core_at_least():
     idle = Trend("CPU", "load1", history(1.0, 3.0, 0.0), of_a_core_text, top_of_cores())
     (row,) = drawn_course(idle, idle.history.values, 1, UNICODE)
     assert plain(row) == "▁▁▁", "0.03 cores are no full bar"
+
+
+def test_a_course_ends_with_the_reading_from_which_on_nothing_is_known() -> None:
+    """Readings far apart are held up to the next one, and not beyond one that says it is over."""
+    seconds, bins = tuple(float(at) for at in range(0, 60, 5)), Bins.ending(59.0, 60.0, 60)
+    course = binned(History(seconds, (*[20.0] * 6, *[None] * 6)), bins, 59.0, hold_last=False)
+    last = max(at for at, value in enumerate(course) if value is not None)
+    assert last == bins.index(30.0) - 1
+    gap = binned(History(seconds, (*[20.0] * 6, None, *[20.0] * 5)), bins, 59.0, hold_last=False)
+    assert None not in gap[bins.index(0.0) : bins.index(55.0)], "a gap of a moment is held"

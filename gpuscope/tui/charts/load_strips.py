@@ -223,7 +223,8 @@ def binned(history: History, bins: Bins, now: float, hold_last: bool = True) -> 
     """Return the mean load of each bin, None where nothing is known.
 
     A bin between two samples repeats the older one, unless they are far apart. So does a bin after
-    the last sample, unless ``hold_last`` is off: nothing is known of a device that is silent.
+    the last sample, unless ``hold_last`` is off: nothing is known of a device that is silent, nor
+    from a sample on of which, and of all after it, nothing is known.
     """
     sums, counts = [0.0] * bins.count, [0] * bins.count
     seconds, values = history.seconds, history.values
@@ -249,6 +250,10 @@ def binned(history: History, bins: Bins, now: float, hold_last: bool = True) -> 
             found[place] = last
     if not hold_last:
         found[bins.count - since :] = [None] * since
+        known = next((i for i in range(len(history) - 1, -1, -1) if values[i] is not None), -1)
+        if 0 <= known < len(history) - 1:
+            end = max(bins.index(seconds[known + 1]), bins.index(seconds[known]) + 1, 0)
+            found[end:] = [None] * len(found[end:])
     return found
 
 
