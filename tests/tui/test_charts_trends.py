@@ -104,7 +104,7 @@ def test_what_has_stopped_is_not_steady_and_its_hatch_is_explained():
     assert "none for 40 s" in lines["CPU"]
     assert "steady" in lines["host"]
     assert "steady" in lines["gap"]
-    assert found[1] == "bar height = load  ░ no progress"
+    assert found[1] == "ø mean  bar height = load  ░ no progress"
 
 
 def test_a_hatch_is_seen_in_a_low_lane() -> None:
@@ -145,3 +145,25 @@ def test_a_course_ends_with_the_reading_from_which_on_nothing_is_known() -> None
     assert last == bins.index(30.0) - 1
     gap = binned(History(seconds, (*[20.0] * 6, None, *[20.0] * 5)), bins, 59.0, hold_last=False)
     assert None not in gap[bins.index(0.0) : bins.index(55.0)], "a gap of a moment is held"
+
+
+def test_the_colours_of_a_load_are_never_parted_and_the_mean_is_explained() -> None:
+    colours = "▂ 0-25  ▄ 25-50  ▆ 50-75  █ 75-100 %"
+    found: dict[tuple[int, int], tuple[str, str]] = {}
+
+    async def show(pilot) -> None:
+        strips = pilot.app.query_one(LoadStrips)
+        strips.legend_elsewhere = "bar height = load"
+        past = history(*[float(at) for at in range(60)])
+        strips.show([Lane("GPU 0", past, wasted_since=20.0, begins=5.0)], 60.0, 59.0)
+        for size in ((90, 12), (57, 12), (57, 7), (38, 7), (16, 7)):
+            above, border = strips._legend_lines(*size)
+            found[size] = plain(above), plain(border)
+
+    run(Both, show, 60, 20)
+    signs, brief = "ø mean of job  ░ no progress", "bar height = load  ░ no progress"
+    assert found[90, 12] == ("", f"ø mean of job  {colours}  ░ no progress")
+    assert found[57, 12] == (signs, colours)
+    assert found[57, 7] == ("", brief.replace("bar", "ø mean of job  bar"))
+    assert found[38, 7] == ("", brief)
+    assert found[16, 7] == ("", "░ no progress")

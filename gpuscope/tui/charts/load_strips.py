@@ -20,6 +20,7 @@ from ..cells import fit
 from ..theme import LOADS, Glyphs, Tokens
 from .axes import time_axis
 from .bins import Bins, first_at, hold_seconds
+from .legend import LEAST_ROWS, Entries, is_whole, legend_of
 from .strips import TimedChart, strip_of
 
 FIGURE_CELLS = 13
@@ -39,6 +40,8 @@ ROOMY_ROWS, ROOMY = 3, 5
 """The most lines of a lane where there are so many lines for each."""
 WASTED = "faint"
 """The token of a load without progress. It is no alarm, because words say what is wrong."""
+
+NO_PROGRESS = "no progress"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,26 +121,32 @@ class LoadStrips(TimedChart):
         of_job = any(lane.begins is not None for lane in lanes)
         entries.insert(0, (mean_sign(glyphs), "faint", "mean of job" if of_job else "mean"))
         if any(lane.wasted_since is not None for lane in lanes):
-            entries.append((glyphs.hatch, WASTED, "no progress"))
+            entries.append((glyphs.hatch, WASTED, NO_PROGRESS))
         self.legend(entries)
         self._fit_legend()  # other lanes may have another height
         self.repaint()
 
     def _legend_lines(self, width: int, height: int) -> tuple[Line, Line]:
-        """Return the legend, which keeps the hatch also where it has no room for the colours."""
-        above, border = super()._legend_lines(width, height)
+        """Return the legend, in which the colours of a load are never parted.
+
+        Where they have no room, the mean and the hatch still have: they are signs, not colours.
+        """
+        cells, elsewhere = width - 2, self.legend_elsewhere
+        signs = [entry for entry in self._legend if entry[1] not in LOADS]
+        loads = [entry for entry in self._legend if entry[1] in LOADS]
+        above: Line = []
+        border = legend_of(self._legend, cells)
+        if not is_whole(self._legend, ([], border)):
+            above, border = legend_of(signs, cells), legend_of(loads, cells)
+            if height < LEAST_ROWS or not is_whole(self._legend, (above, border)):
+                above, border = [], _brief_legend(signs, cells, elsewhere)
         if self._shares(width, height).low:
             heights = dict(zip(self.tokens.glyphs.up[2::2], (1, 2, 4, LOW_EIGHTHS), strict=False))
             border = [
                 (self.tokens.glyphs.up[heights[text]], token) if token in LOADS else (text, token)
                 for text, token in border
             ]
-        glyph, token, label = self._legend[-1] if self._legend else ("", "", "")
-        if token != WASTED or styled.plain(border) not in ("", self.legend_elsewhere):
-            return above, border
-        hatch: Line = [(glyph, token), (f" {label}", "muted")]
-        both: Line = [*border, ("  ", "muted"), *hatch] if border else hatch
-        return above, both if styled.cells(both) <= width - 2 else hatch
+        return above, border
 
     def _shares(self, width: int, height: int) -> Shares:
         """Return how the rows are shared among the lanes and what is between them."""
@@ -208,6 +217,18 @@ class LoadStrips(TimedChart):
         if axis:
             out += time_axis(self._window, names, inner, self._clock)[2 - axis :]
         return [strip_of(line, width, tokens) for line in out]
+
+
+def _brief_legend(signs: Entries, cells: int, elsewhere: str) -> Line:
+    """Return the signs with the words in place of the colours of a load; the hatch is kept last."""
+    mean = legend_of([one for one in signs if one[2] != NO_PROGRESS], cells)
+    hatch = legend_of([one for one in signs if one[2] == NO_PROGRESS], cells)
+    words: Line = [(elsewhere, "muted")] if elsewhere else []
+    for parts in ((mean, words, hatch), (words, hatch), (mean, hatch), (hatch,)):
+        spaced = [piece for part in parts if part for piece in (("  ", "muted"), *part)][1:]
+        if styled.cells(spaced) <= cells:
+            return spaced
+    return []
 
 
 def spread(free: int, order: Sequence[int]) -> list[int]:
