@@ -16,6 +16,8 @@ FITTED = (*WINDOWS, 20.0, 45.0, 90.0, 180.0, 240.0, 450.0)
 
 LONG_WINDOWS = (*WINDOWS, 1800.0, 3600.0, 4 * 3600.0, 12 * 3600.0)
 """Those that somebody may choose, and that reach back to the last steps before a long hang."""
+HANG_WINDOWS = sorted({*FITTED, *LONG_WINDOWS, 900.0, 2700.0, 2 * 3600.0, 8 * 3600.0})
+"""Those that a chart of a hang takes by itself, so that it is not mostly of the time before."""
 STEPS_SHARE, LEAST_STEPS_SECONDS = 0.1, 15.0
 """How much of the time of a hang is shown before it: its share of that, and at least so long."""
 
@@ -42,4 +44,4 @@ def _with_steps(trainer: TrainerView | None, window: float) -> float:
     if trainer is None or age is None or not stands_still(trainer):
         return window
     least = age + max(STEPS_SHARE * age, LEAST_STEPS_SECONDS)
-    return next((one for one in LONG_WINDOWS if one >= max(least, window)), LONG_WINDOWS[-1])
+    return next((one for one in HANG_WINDOWS if one >= max(least, window)), HANG_WINDOWS[-1])

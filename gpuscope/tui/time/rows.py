@@ -192,6 +192,8 @@ def split_rows(trainer: TrainerView, glyphs: Glyphs) -> list[TableRow]:
     step, shares = measured_step([trainer]), shares_of([trainer])
     if not step or not shares:
         return []
+    if (trainer.definition.world_size or 1) < 2 and not shares.get("communication"):
+        shares = {name: one for name, one in shares.items() if name != "communication"}
     rows = []
     for name, share in sorted(shares.items(), key=lambda one: -one[1]):
         token = SPLIT_TOKENS[name]

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ...store.view import AllocView, HostView, JobView, TrainerView
     from ..shell.session import Session
 
-WINDOWS = (*USUAL_WINDOWS, 1800.0, 3600.0, 4 * 3600.0)
+WINDOWS = (*USUAL_WINDOWS, 900.0, 1800.0, 3600.0, 2 * 3600.0, 4 * 3600.0)
 """Seconds that the charts show."""
 USUAL_WINDOW = len(USUAL_WINDOWS) - 1
 WIDE, WIDEST = 100, 160
