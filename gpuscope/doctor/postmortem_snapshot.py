@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..text.numbers import number
-from ..text.units import GIB, MIB, bytes_text, percent_text
+from ..text.units import GIB, MIB, bytes_text, count_text, percent_text
 from ..wire.clean import clean
 from . import postmortem_oom, postmortem_replay
 from .finding import Abstained, Evidence, Finding, Report
@@ -359,8 +359,8 @@ def _fragmentation(summary: Summary, device: SnapshotDevice) -> Iterator[Finding
             "snapshot",
         ),
         Evidence(
-            f"{bytes_text(found.free_bytes)} free in {found.free_blocks} pieces, the largest "
-            f"{bytes_text(found.largest_free_bytes)}: a larger request needs new memory",
+            f"{bytes_text(found.free_bytes)} free in {count_text(found.free_blocks, 'piece')}, the "
+            f"largest {bytes_text(found.largest_free_bytes)}: a larger request needs new memory",
             "snapshot",
         ),
     ]

@@ -21,7 +21,7 @@ from ..snapshot.model import (
 from ..snapshot.report import header, record_lines, rows_of_totals
 from ..text.clock import clock_text
 from ..text.styled import plain
-from ..text.units import bytes_text, duration_text, percent_text
+from ..text.units import bytes_text, count_text, duration_text, percent_text
 from . import findings
 from .content import (
     BarRow,
@@ -208,7 +208,7 @@ def _stacks(stacks: Stacks, title: str, when: str) -> list[Part]:
     lines: list[str] = []
     for one in stacks.rows[:MAX_FULL_STACKS]:
         if one.frames:
-            lines += [f"{bytes_text(one.bytes)} in {one.count:,} blocks"]
+            lines += [f"{bytes_text(one.bytes)} in {count_text(one.count, 'block')}"]
             lines += [f"    {frame.function}  {frame.place}" for frame in one.frames]
             lines += [f"    {one.cut_frames} outer frames are left out"] * bool(one.cut_frames)
     full = Code(f"The {MAX_FULL_STACKS} largest in full, innermost first", lines, folded=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..text.styled import Line
-from ..text.units import bytes_text, signed_bytes_text
+from ..text.units import bytes_text, count_text, signed_bytes_text
 from ..text.width import cut
 from .drawing import BLOCKS, Charset
 from .model import (
@@ -54,11 +54,11 @@ def _device_diff(one: DeviceDiff, width: int, glyphs: Charset) -> list[Line]:
         ),
         pair(
             "survivors",
-            f"{bytes_text(one.survivor_bytes)} in {one.survivor_count:,} blocks at the same "
-            "address",
+            f"{bytes_text(one.survivor_bytes)} in {count_text(one.survivor_count, 'block')} at the "
+            "same address",
         ),
-        pair("new", f"{bytes_text(one.new_bytes)} in {one.new_count:,} blocks"),
-        pair("gone", f"{bytes_text(one.gone_bytes)} in {one.gone_count:,} blocks"),
+        pair("new", f"{bytes_text(one.new_bytes)} in {count_text(one.new_count, 'block')}"),
+        pair("gone", f"{bytes_text(one.gone_bytes)} in {count_text(one.gone_count, 'block')}"),
     ]
     if one.rows:
         what = "line of code" if one.by == "stack" else one.by

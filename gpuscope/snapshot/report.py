@@ -353,7 +353,7 @@ def trace_lines(
 def at_lines(at: At, width: int, glyphs: Charset = BLOCKS, rows: int | None = None) -> list[Line]:
     """Return what was live at a moment."""
     total = bytes_text(at.allocated_bytes) if at.allocated_bytes is not None else "an unknown total"
-    words = f"after entry {at.index:,}: {total} in {at.count:,} blocks"
+    words = f"after entry {at.index:,}: {total} in {count_text(at.count, 'block')}"
     if at.reserved_bytes is not None:
         words += f", {bytes_text(at.reserved_bytes)} reserved"
     stacks = at.stacks

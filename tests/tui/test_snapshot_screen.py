@@ -24,7 +24,7 @@ from gpuscope.tui.charts.moments import Band, MomentChart
 from gpuscope.tui.shell.footer import screen_hints
 from gpuscope.tui.shell.keymap import keys_of
 from gpuscope.tui.snapshot.first_page import map_lines, what_to_do
-from gpuscope.tui.snapshot.rows import MapBar, map_legend
+from gpuscope.tui.snapshot.rows import MapBar, headline, map_legend
 from gpuscope.tui.snapshot.screen import SnapshotScreen
 from gpuscope.tui.snapshot.source import MOST_BYTES, Source, read_source, source_lines
 from gpuscope.tui.theme import ASCII, MONOCHROME, THEMES, UNICODE, Tokens
@@ -428,3 +428,13 @@ def test_the_line_of_a_snapshot_says_that_its_list_moves():
     going = [hint.keys for hint in screen_hints(keys, ("stacks", "rows"))]
     assert going[:3] == ["1–5", "j k", "Enter"]
     assert "j k" not in [hint.keys for hint in screen_hints(keys, ("map",))], "nothing is read yet"
+
+
+def test_what_there_is_one_of_is_not_called_several():
+    path = Path(__file__).parents[1] / "data" / "snapshot-torch-2.15.pickle.gz"
+    with open_snapshot(path) as reading:
+        (device,) = reading.summary.devices
+    said = " ".join(map(styled.plain, headline(device)))
+    assert "in 1 segment " in said
+    assert said.count("in 1 block") == 1
+    assert "1 blocks" not in said

@@ -102,10 +102,10 @@ def headline(device: SnapshotDevice) -> Iterable[Line]:
     yield [
         ("reserved ", "muted"),
         (bytes_text(t.reserved_bytes), "title"),
-        (f" in {t.segments:,} segments", "muted"),
+        (f" in {count_text(t.segments, 'segment')}", "muted"),
         ("   allocated ", "muted"),
         (bytes_text(t.allocated_bytes), "allocated"),
-        (f" in {t.allocated_blocks:,} blocks", "muted"),
+        (f" in {count_text(t.allocated_blocks, 'block')}", "muted"),
         *(
             (("   awaiting free ", "muted"), (bytes_text(t.pending_bytes), "cached"))
             if t.pending_bytes
@@ -357,9 +357,10 @@ def diff_head(diff: DeviceDiff) -> Iterable[Line]:
         (f"{before} → {after}  ", "text"),
         (signed_bytes_text(change), "warn" if change > 0 else "ok"),
     ]
+    blocks = count_text(diff.survivor_count, "block")
     yield [
         ("stayed ", "muted"),
-        (f"{bytes_text(diff.survivor_bytes)} in {diff.survivor_count:,} blocks", "text"),
+        (f"{bytes_text(diff.survivor_bytes)} in {blocks}", "text"),
         ("   new ", "muted"),
         (f"{bytes_text(diff.new_bytes)} in {diff.new_count:,}", "text"),
         ("   gone ", "muted"),
