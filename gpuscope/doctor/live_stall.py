@@ -63,7 +63,10 @@ def _finding(
     elif _LOADER.search(f"{at} {function}") and not waits_in_collective(first):
         name = "stall.loader"
         evidence.append(
-            Evidence(f"{function or at} is the input pipeline: the rank waits for data")
+            Evidence(
+                f"{function or at} is the input pipeline: the {'training' if alone else 'rank'} "
+                "waits for data"
+            )
         )
     elif not alone:
         name = "stall.ranks_differ"

@@ -67,6 +67,20 @@ def words(journal: Journal) -> list[str]:
     return [one.word for one in chosen(journal.entries.values())]
 
 
+@pytest.mark.parametrize(
+    ("badge", "began"), [("", "gpuscope started"), ("REPLAY", "the recording begins")]
+)
+def test_a_finding_of_the_first_look_says_before_what_it_began(badge: str, began: str):
+    host = replace(views.host_of(jobs.ranks(4, 20.0)), badge=badge)
+    now = host.sampled_seconds
+    assert now is not None
+    for before, told in ((True, f" · since before {began}"), (False, "")):
+        journal = Journal()
+        journal.look(host, [Case(1, finding("slow"), "live", "", now, before)], STOPPED)
+        (said,) = (one.text for one in journal.entries.values() if "slow" in one.text)
+        assert said == f"slow{told}"
+
+
 def test_a_job_starts_and_ends_once_with_its_reason_and_last_loss():
     frames = jobs.ranks(4, 20.0)
     journal = journal_of(frames)

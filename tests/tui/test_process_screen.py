@@ -101,6 +101,8 @@ def test_the_state_tells_who_hangs_and_who_waits_and_what_has_no_probe():
     ranks = list(told.values())
     assert ranks[:3] == ["◆ waits 47s in all_reduce"] * 3
     assert ranks[3] == "▲ stalled 47s data.py:88 in __getitem__"
+    longer = [words(row)["state"] for row in listed(jobs.ranks(4, 117.0, stalled=True)).rows]
+    assert longer[-1] == "▲ stalled 1m 44s data.py:88 in __getitem__"
     heading = listed(jobs.ranks(stalled=True)).rows[0]
     assert words(heading)["state"] == "▲ stalled 47s", "the gravest of its ranks"
     assert words(listed(views.training(4.0)).rows[0])["state"].startswith("◆ input-bound")

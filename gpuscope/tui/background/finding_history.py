@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ...doctor.alike import likeness
 from ...doctor.finding import Finding
 from ...doctor.order import CONFIDENCES, SEVERITIES
+
+if TYPE_CHECKING:
+    from ...store.view import HostView
 
 Kind = Literal["live", "end", "environment", "left"]
 """``live``: of what runs. ``end``: how a trainer ended that was seen to run. ``environment``: of
@@ -32,6 +35,11 @@ MOST = 400
 FOLDED = "ended"
 """The key of the row into which trainers that have ended are folded."""
 _PID = re.compile(r"\bpid (\d+)")
+
+
+def what_began(host: HostView) -> str:
+    """Return what began where a finding held already at the first look."""
+    return "the recording begins" if host.badge == "REPLAY" else "gpuscope started"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...text.clock import clock_text
 from ...text.units import age_text, brief_age_text
-from ..background.finding_history import Case
+from ..background.finding_history import Case, what_began
 
 if TYPE_CHECKING:
     from ...store.view import HostView
@@ -59,15 +59,11 @@ def clock(moment: float, host: HostView) -> str:
     return clock_text(host.wall_seconds - host.sampled_seconds + moment)
 
 
-def _start(host: HostView) -> str:
-    return "the recording begins" if host.badge == "REPLAY" else "gpuscope started"
-
-
 def before_text(case: Case, host: HostView) -> str:
     """Return since when a finding holds, to stand after that word; "" for what has no time."""
     since = last_step(case, host)
     if case.before and since is None:
-        return f"before {_start(host)}"
+        return f"before {what_began(host)}"
     if case.since is None or host.sampled_seconds is None:
         return ""
     return f"{clock(since or case.since, host)}, for {duration_of_case(case, host)}"
@@ -82,5 +78,5 @@ def since_text(case: Case, host: HostView) -> str:
         return ""
     since = last_step(case, host)
     if since is None and case.before:
-        return f"for at least {duration_of_case(case, host)[2:]}, since before {_start(host)}"
+        return f"for at least {duration_of_case(case, host)[2:]}, since before {what_began(host)}"
     return f"for {duration_of_case(case, host)}, since {clock(since or case.since, host)}"

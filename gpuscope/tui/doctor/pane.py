@@ -208,7 +208,8 @@ class DoctorPane(Pane):
             self._lines.show(
                 detail(group, host, row, proof, mark, glyphs, cells, tight, stack, titled, rest)
             )
-            set_title(self._scroll, finding.title)
+            room = cells - TITLE_EDGES
+            set_title(self._scroll, styled.plain(styled.cut_whole([(finding.title, "")], room)))
         taken = AROUND_ROWS + self._height + self._lines.rows + 2
         free = self._terminal[1] - taken if self._is_wide else 0
         self._course.follow(self.session, host, group.first if group is not None else None, free)

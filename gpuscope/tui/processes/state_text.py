@@ -15,7 +15,7 @@ from ...model.pace import pace_of
 from ...model.stalls import is_stalled, place, waits_in_collective
 from ...store.view import DeviceView, ProcView, TrainerView, UseView
 from ...text.styled import Line
-from ...text.units import brief_duration_text, percent_text, short_age_text
+from ...text.units import brief_age_text, brief_duration_text, percent_text, short_age_text
 from ..theme import UNICODE, Glyphs
 from ..widgets.bars import Bar
 from .idle import Idle
@@ -77,6 +77,7 @@ def _training(trainer: TrainerView, idle: Idle, glyphs: Glyphs, stalled: str, pa
         old = f" {short_age_text(age)}" if age is not None else ""
         at = " in ".join(part for part in (where, function) if part)
         if stalled == "bad":
+            old = f" {brief_age_text(age)}" if age is not None and age >= 60 else old
             return [(f"{glyphs.bad} stalled{old}", "bad"), (f" {at}" if at else "", "muted")]
         if waits_in_collective(trainer):
             return [(f"{glyphs.warn} waits{old}", "warn"), (f" in {function}", "muted")]
