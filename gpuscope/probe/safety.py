@@ -13,7 +13,7 @@ from ..wire import injected
 from ..wire.frames import INTERRUPTED, Hello
 from . import collectives, rendezvous
 from .blackbox import BlackBox
-from .exit_reason import Endings
+from .exit_reason import Endings, is_interactive
 from .history import HistorySwitch
 from .history_from_start import StandingHistory
 from .on_import import debug
@@ -101,7 +101,8 @@ class Safety:
 
     def _exception(self, description: Dict[str, Any]) -> None:
         self.oom.uncaught()
-        if description["how"] == "exception":
+        # at a prompt and in a notebook an error ends nothing, so it is no end to write down
+        if description["how"] == "exception" and not is_interactive():
             self._mark(description)
 
     def _end(self, description: Dict[str, Any]) -> None:

@@ -214,6 +214,19 @@ def test_an_exception_that_a_thread_outlives_is_marked_while_it_lives(place):
         process.wait()
 
 
+@pytest.mark.parametrize("notebook", [True, False])
+def test_the_error_of_a_cell_is_no_end_of_its_notebook(place, notebook):
+    directory, _, more = place
+    kernel = "import types\nsys.modules['ipykernel'] = types.ModuleType('ipykernel')\n"
+    code = (
+        f"{WATCHED}{kernel if notebook else ''}try:\n    1 / 0\n"
+        "except ZeroDivisionError as error:\n    sys.last_value = error\ntime.sleep(2.5)\n"
+    )
+    assert run(code, more).returncode == 0
+    ends = [(BoxReader(path).ended or {}).get("type") for path in directory.glob("*.box")]
+    assert ends == ([] if notebook else ["ZeroDivisionError"])
+
+
 def test_the_exception_of_a_thread_is_shown_once_and_is_not_the_end(place):
     directory, _, more = place
     code = (
