@@ -48,7 +48,7 @@ def sentence(
         said = f"{all_of_it} of the time is forward, backward and optimizer ({steps}, {each})"
         if besides:
             return f"{said}. Most to gain: {besides}."
-        return f"{said}; nothing else is worth fixing."
+        return f"{said}; no other row is worth fixing."
     worst = found[0]
     row = worst.clock
     # A share that comes from the clock is shown with the clock's interval, as in its row. The
