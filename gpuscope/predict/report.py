@@ -29,10 +29,6 @@ TOKENS = {"fits": "accent", "too_close": "warn", "does_not_fit": "bad"}
 WORDS = {"fits": "fits", "too_close": "too close", "does_not_fit": "does not fit"}
 _VERBS = {**WORDS, "too_close": "is too close to call"}
 _TITLES = {"fits": "Fits", "too_close": "Too close to call", "does_not_fit": "Does not fit"}
-_COLUMNS = (
-    "frees: less tensor memory at the peak. needs: all GPU memory then, with the allocator's cache "
-    "and the CUDA context: the cache can grow although the tensors shrink."
-)
 SOURCES = {
     "measured": "measured here",
     "shipped": "measured on this kind of GPU",
@@ -63,7 +59,7 @@ def lines(answer: Answer, width: int, glyphs: Charset = BLOCKS) -> list[Line]:
     out += [[], *(part for line in where(answer) for part in wrap(line, width, 2))]
     out += [part for line in largest_lines(answer) for part in wrap(line, width, 2)]
     if answer.what_if is not None:
-        out += [[], *fix_lines(answer.what_if, width), *left_lines(answer.left_out, width)]
+        out += [[], *fix_lines(answer, answer.what_if, width), *left_lines(answer.left_out, width)]
     return [*out, *([[]] if answer.doubts else [])] + [
         line
         for doubt in answer.doubts
@@ -352,13 +348,14 @@ def _largest_line(name: str, found: Largest | None, why: str) -> Line:
     return [(title, "muted"), (f"{found.batch}{more}", "title"), (f"{span}, {how}", "text")]
 
 
-def fix_lines(tried: Sequence[Tried], width: int) -> list[Line]:
+def fix_lines(answer: Answer, tried: Sequence[Tried], width: int) -> list[Line]:
     """Return the table of fixes, the one that frees most first."""
     if not tried:
         return [[("What would help: none of the fixes tried here frees memory", "muted")]]
     wide = width >= 100
     name, unit = _unit(max(one.freed for one in tried))
-    out: list[Line] = [[(f"frees {name} needs {name}  ", "muted"), ("what would help", "muted")]]
+    out: list[Line] = [[(line, "faint")] for line in width_of.wrap(_columns(answer), width)]
+    out.append([(f"frees {name} needs {name}  ", "muted"), ("what would help", "muted")])
     for one in tried:
         freed = one.freed
         verdict = (
@@ -377,7 +374,17 @@ def fix_lines(tried: Sequence[Tried], width: int) -> list[Line]:
                     [(indent + part, "faint")]
                     for part in width_of.wrap("cost: " + one.fix.cost, width - len(indent))
                 ]
-    return [*out, *([(line, "faint")] for line in width_of.wrap(_COLUMNS, width))]
+    return out
+
+
+def _columns(answer: Answer) -> str:
+    """Say what the two figures of a fix are of: they are of different sums."""
+    found = answer.prediction
+    return (
+        f"frees: of the {bytes_text(found.allocated.bytes)} that tensors take at the peak. "
+        f"needs: all GPU memory then, instead of {bytes_text(found.device.bytes)}: also the "
+        "allocator's cache and the CUDA context, which do not shrink with the tensors."
+    )
 
 
 def left_lines(left: Sequence[LeftOut], width: int) -> list[Line]:

@@ -18,6 +18,7 @@ from gpuscope.predict.prediction import LIVE_PARTS
 from gpuscope.predict.request import CannotPredict, Doubt, Request, Traced
 from gpuscope.predict.trace import Trace
 from gpuscope.text.styled import plain
+from gpuscope.text.units import bytes_text
 from tests.predict.hand_made import (
     LAYERS,
     LOSS_PER_SAMPLE,
@@ -394,6 +395,12 @@ def test_each_fix_frees_what_its_own_trace_says_and_the_largest_comes_first():
     freed = [one.freed for one in answer.what_if]
     assert freed == sorted(freed, reverse=True)
     assert all(one.fix.cost and one.fix.change and one.verdict for one in answer.what_if)
+    told = " ".join(map(plain, report.lines(answer, 100)))
+    found = answer.prediction
+    tensors, whole = bytes_text(found.allocated.bytes), bytes_text(found.device.bytes)
+    said = told.partition("what would help")[0]
+    assert f"frees: of the {tensors} that tensors take at the peak" in said
+    assert f"instead of {whole}" in " ".join(said.split()), "the two columns are of two sums"
     assert {one.key for one in answer.left_out} == {"fp16", "sequence-half", "resolution-half"}
 
 

@@ -173,7 +173,7 @@ def pictures() -> dict[str, list[Scene]]:
         6,
         r"largest batch: \d+",
     )
-    left_out, answers = grid_of_text("…", WIDTH), page(prediction, "reached in", 13)
+    left_out, answers = grid_of_text("…", WIDTH), page(prediction, "reached in", 14)
     return {
         "tour": [hang, cause, memory, full, other_settings, verdict, fixes],
         "overview": [hang],
