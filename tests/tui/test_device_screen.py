@@ -352,9 +352,13 @@ async def test_a_wide_page_of_a_gpu_that_was_lost_before_has_what_the_others_do(
         app.open("device", app.session.host.devices[5].key)
         shown = await until(pilot, "─ Load of the other GPUs %, ", "─ Power of the other GPUs, ")
         assert "no readings yet" not in shown
-        lanes = shown.split("─ Load of the other GPUs %, ")[1].split("─ Power of the other")[0]
-        assert "││ GPU 4 " in lanes
-        assert "││ GPU 5 " not in lanes, "of which nothing is known"
+        lanes = shown.split("─ Load of the other GPUs %, ")[1]
+        assert "│ GPU 4 " in lanes
+        assert "│ GPU 5 " not in lanes, "of which nothing is known"
+        told = shown.index("─ What happened here")
+        left = [line[1:65].strip(" │") for line in shown[told:].splitlines()]
+        assert left.count("") < len(left) / 2, "the power stands below what happened"
+        assert "power, GPU 7" in shown
         app.screen.action_device(1)
         await until(pilot, "GPU 6", "─ Memory over ", absent="the other GPUs %")
 

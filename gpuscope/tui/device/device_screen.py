@@ -62,6 +62,8 @@ BROAD = 160
 """From so many columns on the charts stand in two columns."""
 BESIDE_ROWS = 44
 """From this height on, a wide terminal shows the training and the other GPUs above the charts."""
+MOST_EVENTS = 12
+"""Lines of what happened at most above a chart."""
 COURSE_CELLS = 15
 """The cells of a history next to its gauge, if there is no room for a chart: four seconds each."""
 
@@ -78,6 +80,7 @@ class DeviceScreen(ChartedScreen):
     DeviceScreen #broad > Vertical { width: 3fr; }
     DeviceScreen #broad > Vertical > * { height: 1fr; }
     DeviceScreen #device-events { height: 1fr; min-height: 4; display: none; }
+    DeviceScreen #power { height: 1fr; display: none; }
     DeviceScreen.-narrow #right > Horizontal { height: auto; }
     """
 
@@ -94,6 +97,8 @@ class DeviceScreen(ChartedScreen):
         self._memory = StackedChart(classes="panel chart")
         self._parts = LoadStrips(classes="panel")
         self._events = Lines(id="device-events", classes="panel")
+        self._power = Trends(id="power", classes="panel")
+        """That of the others, beside a GPU of which nothing is known."""
         self._broad = Horizontal(id="broad")
         self._rows = [Horizontal() for _ in range(len(CHARTS) // 2)]
 
@@ -123,6 +128,7 @@ class DeviceScreen(ChartedScreen):
                 yield self._health
                 yield self._facts
                 yield self._events
+                yield self._power
             with Vertical(id="right"):
                 yield self._users
                 yield self._peers
@@ -197,7 +203,7 @@ class DeviceScreen(ChartedScreen):
             if one.job in jobs or device_of(one, host) is device
         ]
         set_title(self._events, "What happened here")
-        rows = max(self._events.size.height, 2)
+        rows = MOST_EVENTS if self._power.display else max(self._events.size.height, 2)
         glyphs, now = self._events.tokens.glyphs, host.wall_seconds
         self._events.show(event_lines(found, glyphs, rows, cells, now))
 
@@ -281,7 +287,9 @@ class DeviceScreen(ChartedScreen):
         drawn = [self._series(device, what) for what in CHARTS]
         known = [at for at, (series, _) in enumerate(drawn) if series]
         others = [one for one in host.devices if one is not device] if not known else []
-        self._vram.display = not others
+        self._vram.display = self._trends.display = not others
+        self._power.display = bool(others) and self._broad.display
+        self._events.styles.height = "auto" if self._power.display else "1fr"
         if self._broad.display and others:
             self._draw_others(host, others)
         elif self._broad.display:
@@ -330,8 +338,8 @@ class DeviceScreen(ChartedScreen):
         set_title(self._parts, f"Load of the other GPUs %, {window_text(window)}")
         self._parts.show(lanes, window, now, clock)
         trends = [*power_trends(self.session, others, None, window, MOST_GPUS, True)]
-        set_title(self._trends, f"Power of the other GPUs, {window_text(window)}")
-        self._trends.show(trends, window, now, clock)
+        set_title(self._power, f"Power of the other GPUs, {window_text(window)}")
+        self._power.show(trends, window, now, clock)
 
     def _draw_memory(
         self,
