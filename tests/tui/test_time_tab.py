@@ -722,7 +722,7 @@ async def test_a_hang_of_which_alone_there_are_samples_stands_beside_the_parts_o
 async def test_a_long_hang_still_shows_the_steps_before_it_on_all_surfaces():
     app = make_app(with_the_hang(1, 40, input=3.0), "time")
     async with app.run_test(size=(200, 60)) as pilot:
-        screen = await until(pilot, "Where the time went before", "Time per step over 2 min")
+        screen = await until(pilot, "Where the time went before", "Time per step over 1 min")
         assert "22 s up to the last step: 40 steps, mean 550 ms" in screen
         await pilot.press("1")
         overview = await until(pilot, "Where a step went, 22 s up to the last step")

@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
+from gpuscope.tui.shared import windows
 from gpuscope.tui.shared.windows import window_of_steps
 from gpuscope.tui.theme import UNICODE
 from gpuscope.tui.time.rows import split_rows
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
+
+
+class Trainer:
+    """A trainer that has ended no step for a while, after so many seconds of steps."""
+
+    def __init__(self, stepped: float, stood: float) -> None:
+        self.minutes = [{"m": int(1000 * 1e9)}]
+        self.now, self._age = 1000 + stepped + stood, stood
+
+    def number(self, name: str) -> float | None:
+        return self._age if name == "step_age_seconds" else None
+
+
+@pytest.mark.parametrize(
+    ("stepped", "stood", "window"),
+    [(7, 13, 20), (7, 153, 180), (18, 552, 600), (7, 786, 900), (7, 1038, 1200), (7200, 786, 900)],
+)
+def test_the_window_of_a_hang_begins_about_where_something_is_known(
+    monkeypatch, stepped, stood, window
+):
+    monkeypatch.setattr(windows, "stands_still", lambda trainer: True)
+    one = Trainer(stepped, stood)
+    assert windows.window_of_minutes(cast(Any, one), one.now) == window
+
+
+@pytest.mark.parametrize(
+    ("known", "window"), [(7, 15), (32, 45), (61, 90), (300, 300), (500, 600), (9000, 600)]
+)
+def test_at_most_a_third_of_a_window_is_blank(known, window):
+    assert windows.shortest_window(known) == window
 
 
 def trainer(age: float = 0.1, world: int = 1, **more: float):

@@ -278,12 +278,3 @@ def mark_unknown(line: Line, places: Collection[int], marker: str) -> Line:
         (marker, "faint") if place in places and char in " ─" else (char, spec)
         for place, (char, spec) in enumerate(chars)
     )
-
-
-FITTED_SECONDS = (15.0, 30.0)
-"""The shortest times that a chart of a minute shows while less than a minute is known."""
-
-
-def fitted_seconds(known: float, usual: float) -> float:
-    """Return the seconds that a chart shows: fewer than usual as long as less is known."""
-    return next((one for one in FITTED_SECONDS if known <= one), usual)

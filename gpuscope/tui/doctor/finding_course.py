@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from ...model.ranks import subject_of
 from ...store.view import by_id, by_pid
 from ...text.units import window_text
-from ..charts.axes import fitted_seconds
 from ..charts.trends import Trends, wanted_rows
 from ..shared.process_trends import process_trends
+from ..shared.windows import shortest_window
 from ..shell.clock_at import clock_at
 from ..widgets.pane import set_title
 
@@ -40,7 +40,7 @@ class FindingCourse(Trends):
             return
         self._drawn = drawn
         known = session.history(trainer.id, "step", SECONDS).seconds
-        window = fitted_seconds(now - known[0] if known else SECONDS, SECONDS)
+        window = shortest_window(now - known[0] if known else SECONDS, SECONDS)
         trends = process_trends(host, process, window, session.history)
         self.display = bool(trends) and free >= len(trends) + AXIS + FRAME
         if not self.display:

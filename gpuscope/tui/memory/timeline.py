@@ -11,10 +11,10 @@ from math import inf
 
 from ...store.view import AllocView, DeviceView, Entity, History, HostView, Mark, TrainerView
 from ...text.process_name import short_script
-from ..charts.axes import fitted_seconds
 from ..charts.chart_series import device_layers, process_layers
 from ..charts.marks import Tick
 from ..charts.stacked import Layer, Peak
+from ..shared.windows import shortest_window
 from ..shell.session import Session
 
 WINDOWS = (60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0)
@@ -97,7 +97,7 @@ def shown_seconds(
         return window
     known = session.history(entity.id, column, window).seconds
     first = known[0] if known else -inf
-    return fitted_seconds((host.sampled_seconds or 0.0) - first, window)
+    return shortest_window((host.sampled_seconds or 0.0) - first, window)
 
 
 def beginning(

@@ -218,7 +218,7 @@ class Charts(Vertical):
 
     def _fitted(self, host: HostView) -> float:
         """Return the seconds to show: a minute is shorter as long as less is known."""
-        from ..charts.axes import fitted_seconds
+        from ..shared.windows import shortest_window
 
         now = host.sampled_seconds
         if self.window > WINDOW_SECONDS or now is None:
@@ -232,7 +232,7 @@ class Charts(Vertical):
             if len(past := self.session.history(entity, column, WINDOW_SECONDS))
         ]
         known = now - min(firsts, default=now - WINDOW_SECONDS)
-        return fitted_seconds(known, WINDOW_SECONDS)
+        return shortest_window(known, WINDOW_SECONDS)
 
     @property
     def _over(self) -> str:

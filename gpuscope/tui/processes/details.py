@@ -8,12 +8,12 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
 from ...text.units import window_text
-from ..charts.axes import fitted_seconds
 from ..charts.load_lanes import gpu_lanes
 from ..charts.load_strips import LoadStrips
 from ..charts.trends import MOST_ROWS, Trends, is_seen
 from ..shared.event_rows import event_lines
 from ..shared.process_trends import process_trends, trainer_in
+from ..shared.windows import shortest_window
 from ..shell.clock_at import clock_at
 from ..widgets.pane import set_title
 from ..widgets.row_shares import Want, share_rows
@@ -149,7 +149,7 @@ class ProcessDetails(Vertical):
         self._drawn = key
         known = history(process.id, "cpu_percent", WINDOWS[1]).seconds
         seconds = known[-1] - known[0] if known else WINDOWS[0]
-        window = WINDOWS[1] if seconds > WINDOWS[0] * 1.5 else fitted_seconds(seconds, WINDOWS[0])
+        window = shortest_window(seconds, WINDOWS[1])
         if self._load.display:
             lanes = gpu_lanes(self.session.history, host, host.devices, window, 1)
             set_title(self._load, f"GPU utilisation, {window_text(window)}")

@@ -33,8 +33,7 @@ from ..shared.event_rows import event_lines
 from ..shared.job_rows import loss_text
 from ..shared.job_series import PEAK_SECONDS, missing, recent_peaks
 from ..shared.step_split import tokens_of
-from ..shared.windows import WINDOWS as USUAL_WINDOWS
-from ..shared.windows import window_of_minutes
+from ..shared.windows import LONG_WINDOWS, WINDOWS, shortest_window, window_of_minutes
 from ..shell.clock_at import clock_at
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
@@ -47,9 +46,8 @@ if TYPE_CHECKING:
     from ...store.view import AllocView, HostView, JobView, TrainerView
     from ..shell.session import Session
 
-WINDOWS = (*USUAL_WINDOWS, 900.0, 1800.0, 3600.0, 2 * 3600.0, 4 * 3600.0)
-"""Seconds that the charts show."""
-USUAL_WINDOW = len(USUAL_WINDOWS) - 1
+USUAL_SECONDS = WINDOWS[-1]
+"""So much the charts show at most, until somebody chooses more or a trainer stands for long."""
 WIDE, WIDEST = 100, 160
 """From so many columns on there are two charts side by side, and three."""
 LEAST_ROWS, USUAL_ROWS = 6, 8
@@ -151,15 +149,15 @@ class JobCharts(Grid):
             "trends": self._trends,
             "cure": self.cure,
         }
-        self._window: int | None = None  # as long as is known, until somebody chooses
-        self._usual: tuple[object, int] = (None, 0)
+        self._window: float | None = None  # as long as is known, until somebody chooses
+        self._usual: tuple[object, float] = (None, 0.0)
         self._first = 0
         self._order: Sequence[str] = CALM
         self._arranged: list[list[str]] = [[]]
         self._drawn: object = None
         self._moment: float | None = None
         self._events_rows = 0
-        self._seconds, self._moving = WINDOWS[USUAL_WINDOW], False
+        self._seconds, self._moving = USUAL_SECONDS, False
         self._memory_moves = False
 
     def compose(self) -> ComposeResult:
@@ -173,8 +171,9 @@ class JobCharts(Grid):
 
     def zoom(self, by: int) -> None:
         """Show a longer or a shorter time."""
-        now = self._usual[1] if self._window is None else self._window
-        self._window = min(max(now + by, 0), len(WINDOWS) - 1)
+        now = self._seconds
+        beyond = [one for one in LONG_WINDOWS if (one > now if by > 0 else one < now)]
+        self._window = (min if by > 0 else max)(beyond, default=now)
 
     def _shown_seconds(self, trainer: TrainerView, now: float) -> float:
         """Return the time that the charts show.
@@ -183,19 +182,19 @@ class JobCharts(Grid):
         chart that is nearly empty says little.
         """
         if self._window is not None:
-            return WINDOWS[self._window]
+            return self._window
         due = (trainer.key, int(now / LOOK_SECONDS))
         if self._usual[0] != due:
-            known = self.session.history(trainer.id, "step", WINDOWS[USUAL_WINDOW]).seconds
-            span, most = now - known[0] if known else 0.0, USUAL_WINDOW
+            known = self.session.history(trainer.id, "step", USUAL_SECONDS).seconds
+            span, most = now - known[0] if known else 0.0, USUAL_SECONDS
             if trainer.minutes:  # the chart of a step shows so much at least, and the others too
                 span = max(span, min(window_of_minutes(trainer, now), JUDGED_SECONDS))
             age = trainer.number("step_age_seconds") or 0.0
-            if age > WINDOWS[USUAL_WINDOW] / 2:  # what came before that is worth more
-                span, most = age * 1.25, len(WINDOWS) - 1
-            fits = (at for at in range(most) if WINDOWS[at] >= span)
-            self._usual = (due, next(fits, most))
-        return WINDOWS[self._usual[1]]
+            if age > USUAL_SECONDS / 2:  # what came before that is worth more
+                span = window_of_minutes(trainer, now) if trainer.minutes else age * 1.25
+                most = LONG_WINDOWS[-1]
+            self._usual = (due, shortest_window(span, most))
+        return self._usual[1]
 
     def loss_moves(self, job: JobView) -> bool:
         """Return whether the loss of a job is worth a chart: once it is, the chart stays."""

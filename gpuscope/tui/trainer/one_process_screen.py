@@ -19,7 +19,6 @@ from ...store.view import by_key
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import window_text
-from ..charts.axes import fitted_seconds
 from ..charts.line import LineChart
 from ..charts.trends import MOST_ROWS, Trends, is_seen
 from ..doctor.cure import steps_lines
@@ -31,6 +30,7 @@ from ..shared.host_trends import ROOMY_TREND_ROWS, host_readings
 from ..shared.next_step import case_of_job, finding_line
 from ..shared.process_trends import living_uses, process_trends, trainer_in
 from ..shared.trainer_actions import ask_in
+from ..shared.windows import shortest_window
 from ..shell.clock_at import clock_at
 from ..shell.keymap import bindings_of
 from ..widgets.charted_screen import CHART_ROWS, WINDOWS, ChartedScreen
@@ -304,7 +304,7 @@ class OneProcessScreen(ChartedScreen):
         window = WINDOWS[self._window]
         if not self._window:  # nobody has chosen a longer one
             seen = self.session.history(process.id, "cpu_percent", window).seconds
-            window = fitted_seconds(seen[-1] - seen[0] if seen else window, window)
+            window = shortest_window(seen[-1] - seen[0] if seen else window, window)
         names = charts_of(host, process)
         self._histories = len(names)
         for chart, number in self._visible(self.terminal[1] - 2):
