@@ -123,7 +123,7 @@ def waited(host: HostView, history: HistoryOf) -> str:
 
 
 def report(host: HostView, history: HistoryOf) -> str:
-    return " ".join(report_host._job_row(host, host.jobs[0], Span(0.0, views.END, None, 1)))
+    return " ".join(report_host._job_row(host, host.jobs[0], Span(0.0, 60.0, None, 1)))
 
 
 def job_page(host: HostView, history: HistoryOf) -> str:
