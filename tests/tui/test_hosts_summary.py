@@ -498,3 +498,14 @@ def test_more_hosts_than_64_are_handed_to_prometheus(count, tmp_path, capsys):
     assert f"{count} hosts: one viewer shows at most 64; nothing was started" in said
     assert "gpuscope export" in said
     assert "demos/fleet/" in said
+
+
+def test_the_row_of_a_host_names_the_job_that_hangs_as_its_worst_does():
+    one, two = views.host_of(jobs.ranks()), views.host_of(jobs.ranks(stalled=True))
+    (well,), (hangs,) = one.jobs, two.jobs
+    well, hangs = replace(well, key="a", title="a.py"), replace(hangs, title="hang.py")
+    told = summarise(replace(two, jobs=(well, hangs)))
+    assert told.job == "hang.py"
+    assert told.pace_seconds is None
+    others = replace(hangs, mine=False)
+    assert summarise(replace(two, jobs=(well, others))).job == "a.py"

@@ -251,13 +251,16 @@ def _of_job(
 
 
 def _main_job(host: HostView, running: Sequence[JobView]) -> JobView | None:
-    best = max(((job.mine, bool(job.trainers)) for job in running), default=None)
-    first = [job for job in running if (job.mine, bool(job.trainers)) == best]
-    return (
-        first[0]
-        if len(first) == 1
-        else max(first, key=lambda job: len(devices_of(host, job)), default=None)
-    )
+    """Return the job that the row of a host names: one that hangs, as the worst beside it tells.
+
+    Else it is the user's own, then one with a probe, then the one on most devices.
+    """
+
+    def weight(job: JobView) -> tuple[bool, bool, bool, int]:
+        hangs = job.mine and (stall := find_stall(job.trainers)) is not None and not stall.busy
+        return hangs, job.mine, bool(job.trainers), len(devices_of(host, job))
+
+    return max(running, key=weight, default=None)
 
 
 def _pace(job: JobView | None) -> float | None:
