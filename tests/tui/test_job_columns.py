@@ -158,8 +158,8 @@ def test_jobs_of_one_name_are_told_apart_by_their_pids():
         return [line.cells["job"][0] for line in job_lines(views.host_of(frames))]
 
     assert named("-c", "train.py", "-c") == [
-        "python -c  pid 500",
+        "python -c (500)",
         "train.py",
-        "python -c  pid 502",
+        "python -c (502)",
     ]
     assert named("train.py", "eval.py") == ["train.py", "eval.py"]

@@ -156,7 +156,7 @@ def _told_apart(lines: Sequence[JobLine]) -> Iterable[JobLine]:
         name, token = line.cells["job"]
         pid = getattr(getattr(line.entity, "definition", None), "pid", None)
         if named[name] > 1 and pid is not None:
-            line = replace(line, cells={**line.cells, "job": (f"{name}  pid {pid}", token)})
+            line = replace(line, cells={**line.cells, "job": (f"{name} ({pid})", token)})
         yield line
 
 
