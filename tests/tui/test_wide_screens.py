@@ -128,6 +128,22 @@ async def test_an_only_process_that_hangs_has_its_stack_and_its_steps_are_past()
 
 
 @in_loop
+async def test_the_panels_of_a_hang_are_as_high_as_its_stack():
+    frames = [*([["/t/data.py", at, "inner"] for at in range(1, 8)]), ["/t/t.py", 9, "outermost"]]
+    threads = [{"name": "MainThread", "training": True, "main": True, "frames": frames}]
+    source = AskedSource(one_that_hangs(), stacks=gives({"threads": threads}))
+    async with GpuscopeApp(Session(source=source), "overview").run_test(size=LARGE) as pilot:
+        await until(pilot, "Stack of the training thread", "outermost")
+        for _ in range(2):  # the next reading places the panels
+            pilot.app.main.refresh_all()
+            await pilot.pause(0.2)
+        rows = text(pilot.app).splitlines()
+        last = next(n for n, row in enumerate(rows) if "outermost" in row)
+        ends = next(n for n, row in enumerate(rows[last:]) if "╰" in row)
+        assert ends <= 6, "the charts above have the rest"
+
+
+@in_loop
 async def test_time_and_memory_open_on_the_training_that_has_come_to_hang_on_a_cpu():
     frames, sound = one_that_hangs(), views.cpu_only(60.0)
     (frame,) = (one for one in sound if isinstance(one, f.Def) and one.trainer is not None)
@@ -240,7 +256,7 @@ async def test_a_steady_or_young_memory_of_a_process_leaves_its_rows_and_says_si
     source = AskedSource(frames, recent=gives(recent))
     async with GpuscopeApp(Session(source=source), "overview").run_test(size=LARGE) as pilot:
         await open_the_job(pilot)
-        screen = await until(pilot, "over 10 min", "some since gpuscope started, ")
+        screen = await until(pilot, "over 7.5 min", "some since gpuscope started, ")
         rows = screen.splitlines()
         begins = next(n for n, row in enumerate(rows) if "─ Memory of the process " in row)
         assert "since gpuscope started, " in rows[begins]
@@ -254,10 +270,10 @@ async def test_a_memory_of_a_process_that_changes_has_a_chart_of_its_own():
     frames, _ = on_a_cpu(views.GIB, 2 * views.GIB, 3 * views.GIB)
     async with make_app(frames).run_test(size=LARGE) as pilot:
         await open_the_job(pilot)
-        screen = await until(pilot, "Memory of the process over 30 s")
+        screen = await until(pilot, "Memory of the process over 20 s")
         rows = screen.splitlines()
         begins = next(n for n, row in enumerate(rows) if "─ Memory of the process " in row)
-        assert "─ Last 30 s ─" in rows[begins], "beside the others, and as high"
+        assert "─ Last 20 s ─" in rows[begins], "beside the others, and as high"
         assert "since gpuscope started" not in screen
 
 

@@ -51,6 +51,8 @@ MOST_EVENTS, FEW_EVENTS = 12, 6
 """Lines of what happened at most, and above a curve."""
 MOST_WORSE = 2
 """Problems elsewhere than at the job under the cursor, each with what to do first."""
+MOST_STACK = 24
+"""Lines of a stack at most, for which charts above it are lower."""
 MOST_CODE, LEAST_CODE_CELLS = 8, 40
 """Lines of code at most, and the cells of one while its panel has no size yet."""
 
@@ -88,6 +90,8 @@ class JobBrief(Vertical):
         self._split = Lines(classes="panel")
         self._asked = False
         """Whether the stack of a rank is asked for; else its panel has the lines of code."""
+        self._stack_rows = 0
+        """The lines of that stack, 0 while there is no answer."""
         self._loss, self._memory = LineChart(classes="panel"), Lines(classes="panel")
         self._curve = Horizontal(classes="curve")
         self._about = Lines(counts_rest=True, classes="panel")
@@ -125,8 +129,8 @@ class JobBrief(Vertical):
 
     @property
     def wanted(self) -> int:
-        """The rows that its texts and a curve need; 0 where a stack uses all there are."""
-        if not self._key or self._asked:
+        """The rows that its texts and a curve need; 0 while the lines of a stack are not known."""
+        if not self._key or (self._asked and not self._stack_rows):
             return 0
         if self._curve.display:
             return self._text_rows(FEW_EVENTS) + MOST_LOSS_ROWS
@@ -134,7 +138,8 @@ class JobBrief(Vertical):
 
     def _text_rows(self, events: int) -> int:
         """Return the rows in which all texts are whole, with so many lines of events at most."""
-        told = max(self._split.rows, self._stack.rows * self._stack.display)
+        beside = self._stack_rows if self._asked else self._stack.rows
+        told = max(self._split.rows, beside * self._stack.display)
         ranks, happened = len(self._ranks.rows) + RANKS_FRAME, min(self._event_rows, events)
         if not self.query_one(".below").display:
             return ranks + max(self._about.rows, happened) + FRAME_ROWS
@@ -176,6 +181,9 @@ class JobBrief(Vertical):
             set_title(self._stack, f"{stack_title(stuck)}{others}")
             height, width = self._stack.size.height, self._stack.size.width
             self._stack.show(hung_lines(self.session, stuck, height, width))
+            known = self.session.asker.seen(stuck, "stacks").value is not None
+            whole = hung_lines(self.session, stuck, MOST_STACK, width) if known else ()
+            self._stack_rows = len(whole)
         elif code or why:
             set_title(self._stack, CODE_TITLE if code else "Findings: why")
             self._stack.show(code or why)
