@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 Align = Literal["left", "right", "centre"]
 
+PID_BEHIND: Final = re.compile(r"\s+\(?(?:pid )?\d+\)?$")
+LEAST_NAME = 6
+"""Cells of a job's name that are worth its pid behind them."""
 
 # C0, DEL, C1, bidi marks and overrides, zero-width and joiner characters, line and paragraph
 # separators, variation selectors, tags, lone surrogates: none of these may reach a terminal, the
@@ -95,6 +98,18 @@ def fit(text: str, cells: int, align: Align = "left", ellipsis: str = ELLIPSIS) 
     It is cut with an ellipsis or padded with spaces.
     """
     return pad(cut(visible(text), cells, ellipsis), cells, align)
+
+
+def fit_job(text: str, cells: int) -> str:
+    """Return the name of a job in exactly ``cells`` cells, cut before the pid behind it.
+
+    The pid is there where two jobs have one name, and alone tells them apart.
+    """
+    found = PID_BEHIND.search(text)
+    room = cells - text_cells(found[0]) if found is not None else 0
+    if found is None or room < LEAST_NAME:
+        return fit(text, cells)
+    return pad(cut(visible(text[: found.start()]), room) + found[0], cells)
 
 
 def unknown_text(unknown: Unknown, cells: int | None = None) -> str:

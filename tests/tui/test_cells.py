@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpuscope.text.width import cells as text_cells
-from gpuscope.tui.cells import fit, unknown_text, visible
+from gpuscope.tui.cells import fit, fit_job, unknown_text, visible
 from gpuscope.wire.frames import Unknown
 
 anything = st.text(st.characters(), max_size=60)
@@ -78,3 +78,17 @@ def test_unknown_says_why_where_there_is_room() -> None:
     reason = Unknown("no_permission", "the driver said so")
     assert unknown_text(reason) == "– no permission"
     assert unknown_text(reason, 6) == "–"
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "shown"),
+    [
+        ("train.py  pid 18003", 24, "train.py  pid 18003     "),
+        ("train.py  pid 18003", 17, "train…  pid 18003"),
+        ("straggler.py ×2 (4978)", 17, "straggler… (4978)"),
+        ("train.py  pid 18003", 12, "train.py  p…"),
+        ("train_large_model.py", 12, "train_large…"),
+    ],
+)
+def test_a_job_s_name_is_cut_before_the_pid_that_tells_it_from_another(name, cells, shown):
+    assert fit_job(name, cells) == shown

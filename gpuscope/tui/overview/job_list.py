@@ -20,7 +20,7 @@ from ...model.pace import MEDIAN_STEPS
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.width import cells as text_cells
-from ..cells import fit
+from ..cells import fit, fit_job
 from ..charts.strips import Painted, strip_of
 from ..shell.keymap import bindings_of
 from ..terminal.natural_height import height_changed
@@ -437,7 +437,7 @@ class JobList(Painted, can_focus=True):
         if line.kind in ALARMS and not line.over:
             sign = [(f"{getattr(tokens.glyphs, line.kind)} ", line.kind)]
         cells = (max(title, SPAN_TITLE) if line.span else title) - styled.cells(sign)
-        out = [(f"{cursor} ", "accent"), *sign, (fit(text, cells), token)]
+        out = [(f"{cursor} ", "accent"), *sign, (fit_job(text, cells), token)]
         if line.folds:
             out = [(f"{cursor} ", "accent"), (text, token)]
             left = max(0, room - styled.cells(out))
