@@ -19,7 +19,8 @@ from gpuscope.text.units import GIB, amount_text, percent_text
 from gpuscope.tui import theme
 from gpuscope.tui.charts.line import LineChart, Series
 from gpuscope.tui.charts.spark import spark
-from gpuscope.tui.charts.stacked import Layer, StackedChart
+from gpuscope.tui.charts.stack_columns import Layer
+from gpuscope.tui.charts.stacked import StackedChart
 from gpuscope.tui.memory.waterfall import Part, WaterfallChart
 from gpuscope.tui.terminal.filters import Guard, PlainAscii
 from gpuscope.tui.terminal.minimal_updates import LeanApp

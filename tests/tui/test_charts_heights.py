@@ -13,7 +13,8 @@ from gpuscope.text.units import GIB
 from gpuscope.tui.charts.axes import Heights
 from gpuscope.tui.charts.line import AXIS_HEIGHT, LineChart, Series
 from gpuscope.tui.charts.moments import Band, MomentChart
-from gpuscope.tui.charts.stacked import Layer, StackedChart, TimeChart
+from gpuscope.tui.charts.stack_columns import Layer
+from gpuscope.tui.charts.stacked import StackedChart, TimeChart
 from gpuscope.tui.theme import MONOCHROME, THEMES, UNICODE, Tokens
 from tests.tui.snapshots import run
 

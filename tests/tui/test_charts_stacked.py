@@ -16,14 +16,8 @@ from gpuscope.tui.charts.axes import Heights
 from gpuscope.tui.charts.cell_fit import draw_line
 from gpuscope.tui.charts.marks import Tick
 from gpuscope.tui.charts.stack_axis import TIMES, axis_top, unit_of
-from gpuscope.tui.charts.stack_columns import stack_columns
-from gpuscope.tui.charts.stacked import (
-    Layer,
-    Peak,
-    StackedChart,
-    TimeChart,
-    _draw,
-)
+from gpuscope.tui.charts.stack_columns import Layer, stack_columns
+from gpuscope.tui.charts.stacked import Peak, StackedChart, TimeChart, _draw
 from gpuscope.tui.theme import MONOCHROME, UNICODE, UNREAD, Glyphs, Tokens
 from tests.tui.snapshots import grid, run, text
 

@@ -20,7 +20,8 @@ from gpuscope.tui import theme
 from gpuscope.tui.cells import fit
 from gpuscope.tui.charts.legend import legend_of
 from gpuscope.tui.charts.line import LineChart, Series
-from gpuscope.tui.charts.stacked import Layer, StackedChart
+from gpuscope.tui.charts.stack_columns import Layer
+from gpuscope.tui.charts.stacked import StackedChart
 from gpuscope.tui.charts.strips import Painted, strip_of
 from gpuscope.tui.memory.waterfall import Part, WaterfallChart
 from gpuscope.tui.terminal.minimal_updates import LeanApp

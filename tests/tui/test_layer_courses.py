@@ -14,7 +14,8 @@ from gpuscope.tui.charts.layer_courses import (
     rows_of_layers,
     wanted_rows,
 )
-from gpuscope.tui.charts.stacked import Layer, StackedChart
+from gpuscope.tui.charts.stack_columns import Layer
+from gpuscope.tui.charts.stacked import StackedChart
 from gpuscope.tui.theme import UNICODE
 from tests.tui.snapshots import run, text
 

@@ -23,7 +23,7 @@ from ...store.view import (
     TrainerView,
 )
 from ..theme import UNREAD
-from .stacked import Layer
+from .stack_columns import Layer
 
 LABELS = {
     "allocated": "allocated",

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from .bins import Bins, first_at, hold_seconds
 from .cell_fit import Rest, Stack
 
-if TYPE_CHECKING:
-    from .stacked import Layer
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One area of the stack, of which the bottom one comes first.
+
+    ``values`` are bytes, one per moment of the chart; None where unknown. A layer with the
+    token ``free`` is left blank; one that was never known is left out.
+    """
+
+    token: str
+    label: str
+    values: Sequence[float | None]
 
 
 def stack_columns(

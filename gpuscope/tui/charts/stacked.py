@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from textual.strip import Strip
@@ -42,21 +41,8 @@ from .layer_courses import Course, course_lines, courses_of, is_flat, rows_of_la
 from .legend import Entries, is_whole, legend_lines, legend_of
 from .marks import Tick, event_row, named_row, step_row
 from .stack_axis import BYTES, TIMES, Units, axis_top, nanoseconds_text, unit_of
-from .stack_columns import stack_columns, thinner_than
+from .stack_columns import Layer, stack_columns, thinner_than
 from .strips import TimedChart, empty_strips, strip_of
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One area of the stack, of which the bottom one comes first.
-
-    ``values`` are bytes, one per moment of the chart; None where unknown. A layer with the
-    token ``free`` is left blank; one that was never known is left out.
-    """
-
-    token: str
-    label: str
-    values: Sequence[float | None]
 
 
 class Peak(NamedTuple):

@@ -13,7 +13,8 @@ from ...store.view import AllocView, DeviceView, Entity, History, HostView, Mark
 from ...text.process_name import short_script
 from ..charts.chart_series import device_layers, process_layers
 from ..charts.marks import Tick
-from ..charts.stacked import Layer, Peak
+from ..charts.stack_columns import Layer
+from ..charts.stacked import Peak
 from ..shared.windows import shortest_window
 from ..shell.session import Session
 

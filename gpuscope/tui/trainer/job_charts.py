@@ -26,7 +26,8 @@ from ..charts.chart_series import process_layers, thin
 from ..charts.line import LineChart, Series
 from ..charts.load_strips import LoadStrips
 from ..charts.spark import is_steady
-from ..charts.stacked import Layer, Peak, StackedChart, TimeChart
+from ..charts.stack_columns import Layer
+from ..charts.stacked import Peak, StackedChart, TimeChart
 from ..charts.trends import Trends, moves
 from ..memory.timeline import ticks
 from ..shared.event_rows import event_lines

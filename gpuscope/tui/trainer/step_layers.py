@@ -16,7 +16,7 @@ from ...model.time_ledger import TimeLedger, minutes_of_steps
 from ...model.valid_history import while_it_steps
 from ...store.view import History, TrainerView
 from ..charts.chart_series import thin
-from ..charts.stacked import Layer
+from ..charts.stack_columns import Layer
 from ..shared.job_series import nanoseconds, part_of_step
 from ..shell.session import Session
 from .time_history import layers, tokens_of

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from ...model.step_colours import REST, tokens_of_rows
 from ...model.time_ledger import WORDS, TimeLedger, read
 from ...store.time_minutes import Minute
-from ..charts.stacked import Layer
+from ..charts.stack_columns import Layer
 
 POINT_SECONDS = 5.0
 """A minute is drawn as points so far apart: the chart takes a longer pause for a gap."""
