@@ -27,7 +27,7 @@ from gpuscope.wire.recording import RecordingReader
 from tests.fakes import views
 from tests.fakes.views import GIB
 from tests.recordings import REDACTED
-from tests.tui.pilot import feed, in_loop
+from tests.tui.pilot import feed, in_loop, until
 
 MIB = 1 << 20
 GROWING = 40
@@ -157,3 +157,16 @@ def test_only_a_note_on_two_readings_outlasts_what_it_says():
     assert said.held([apart, unknown], 10.0) == [apart, unknown]
     assert said.held([], 11.0) == [apart], "the categories are known now, and stand above it"
     assert said.held([], 17.0) == []
+
+
+@in_loop
+async def test_a_training_that_holds_next_to_nothing_is_told_no_fixes_but_what_room_there_is():
+    store = Store()
+    store.add_source(views.SOURCE, "test")
+    store.set_link(views.SOURCE, Link("live"))
+    app = GpuscopeApp(Session(store), "memory")
+    async with app.run_test(size=(120, 40)) as pilot:
+        for line in RecordingReader(REDACTED / "h200x2-stall.gsr").lines():
+            feed(app, decode(line.line))
+        screen = await until(pilot, "Room for a larger micro-batch", "memory is no limit")
+        assert "halve the micro-batch" not in screen, "547 KiB of 140 GiB"

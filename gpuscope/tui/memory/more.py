@@ -131,14 +131,17 @@ class More:
             len(counts) + FRAME if self._charted or self.events.display else "1fr"
         )
         self._display_charts()
-        fixes = [] if grows or view != "waterfall" else fix_lines(host, subject, beside)
-        fixes += larger_lines(host, subject, self.session.history, beside) if fixes else []
-        self.fixes.display = bool(fixes)
-        if fixes:
+        told = not grows and view == "waterfall"
+        fixes = fix_lines(host, subject, beside) if told else []
+        room = larger_lines(host, subject, self.session.history, beside) if told else []
+        self.fixes.display = bool(fixes or room)
+        if fixes or room:
+            what = "What would free memory" if fixes else "Room for a larger micro-batch"
             measured = ", from what was measured" if beside >= TITLE_CELLS else ""
-            set_title(self.fixes, f"What would free memory{measured}")
-            self.fixes.show(fixes)
-            self.fixes.styles.height = len(fixes) + FRAME
+            set_title(self.fixes, what + measured)
+            shown = [*fixes, [], *room] if fixes and room else fixes or room
+            self.fixes.show(shown)
+            self.fixes.styles.height = len(shown) + FRAME
         return bool(counts) or self._charted
 
     def _tell_of_host(self, host: HostView, subject: Subject, rows: int, cells: int) -> bool:

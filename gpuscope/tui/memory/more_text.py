@@ -33,6 +33,8 @@ FREES, NARROW_FREES, FIX_CELLS = 12, 10, 24
 """Of a column of what a fix frees, and of its name at least."""
 WORTH_TELLING = 1.1
 """A larger micro-batch is suggested only if it is at least this many times the present one."""
+LEAST_SHARE = 0.001
+"""A fix that frees a smaller share of the GPU's memory is not told."""
 TENTHS_BELOW, MANY_TIMES = 100, 1000
 """How many times larger it may be is told in tenths below the one, and no longer beyond the other:
 the memory of a batch so much larger was not measured.
@@ -182,11 +184,18 @@ def measured_fixes(host: HostView, subject: Subject) -> list[Freed]:
 
 
 def fix_lines(host: HostView, subject: Subject, cells: int) -> list[Line]:
-    """Return what each fix would free of the peak, from what was measured; none without a peak."""
-    found = measured_fixes(host, subject)
-    if not found or subject.allocator is None:
+    """Return what each fix would free of the peak, from what was measured; none without a peak.
+
+    A fix that frees next to nothing of the GPU is no fix.
+    """
+    if subject.allocator is None:
         return []
     peak = peak_sizes(subject.allocator)[0]
+    device = subject.device
+    least = LEAST_SHARE * ((device.definition.total_bytes if device is not None else None) or 0)
+    found = [one for one in measured_fixes(host, subject) if one.middle >= max(MIB, least)]
+    if not found:
+        return []
     wide = cells >= 3 * FREES + FIX_CELLS  # else the name of the fix has the room of the peak
     each, shown = (FREES, 3) if wide else (NARROW_FREES, 2)
     titles = "".join(fit(title, each, "right") for title in ("FREES", "±", "PEAK THEN")[:shown])
@@ -231,7 +240,7 @@ def larger_lines(host: HostView, subject: Subject, history: HistoryOf, cells: in
     size = bytes_text(each) + (f" ±{bytes_text(error)}" if error >= MIB else "")
     about = f"at the peak {bytes_text(left)} are left, and twice the micro-batch takes {size} more"
     text: Line = [(room_text(found.low, found.high), "text"), (f": {about}", "muted")]
-    return [[], *styled.hang([("≈ ", "muted")], text, cells)]
+    return styled.hang([("≈ ", "muted")], text, cells)
 
 
 def room_text(low: float, high: float) -> str:
