@@ -73,6 +73,9 @@ def cut(line: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS) -> Lin
     return found
 
 
+_SMALL_WORDS = tuple(
+    f" {word}" for word in ("a", "and", "at", "for", "in", "of", "on", "the", "to")
+)
 _ENDS_OF_PARTS = ("  ", " · ", "; ", ": ", " (", ", ")
 
 
@@ -97,6 +100,8 @@ def cut_whole(line: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS) 
     if width.cells(text[: max(end, 0)]) < room / 2:
         shown, more = width.beginning(text, room - width.cells(ellipsis)), ellipsis
         word = len(shown) if text[len(shown) :].startswith(" ") else shown.rfind(" ")
+        while text[: max(word, 0)].endswith(_SMALL_WORDS):  # which say nothing at an end
+            word = text.rfind(" ", 0, word)
         end = word if width.cells(text[: max(word, 0)]) >= room / 2 else len(shown)
     found: Line = []
     for piece, style in line:

@@ -127,6 +127,8 @@ def test_a_line_that_is_too_long_keeps_its_whole_parts():
     assert styled.plain(styled.cut_whole(line, 30)) == "▲ GPU 0 is lost"
     assert styled.plain(styled.cut_whole(line, 14)) == "▲ GPU 0 is…"
     assert styled.cut_whole(line, 36)[-1][1] == "text"
+    stuck: styled.Line = [("stuck at train.py:34 in the __getitem__ of data", "text")]
+    assert styled.plain(styled.cut_whole(stuck, 28)) == "stuck at train.py:34…"
     bracket: styled.Line = [("died without cleanup (SIGTERM, SIGKILL or a crash)", "text")]
     assert styled.plain(styled.cut_whole(bracket, 36)) == "died without cleanup"
     for room in range(50):

@@ -317,6 +317,10 @@ def rows_of(*places: str, title: str = "A card is slow") -> list[Any]:
     return [row_of(group, host, Tokens(THEMES[0]).glyphs) for group in group_cases(found)]
 
 
+def place_in(row: Any) -> str:
+    return styled.plain(row.cells["where"] or [])
+
+
 def test_a_column_that_is_empty_gives_its_cells_away():
     assert [one.key for one in columns(rows_of(""), 116)] == ["what", "sure", "since"]
     narrow = {one.key: one.width for one in columns(rows_of("rank 1", title="x" * 90), 116)}
@@ -324,6 +328,13 @@ def test_a_column_that_is_empty_gives_its_cells_away():
     wide = {one.key: one.width for one in columns(rows_of("w" * 60), 200)}
     assert wide["where"] == 44
     assert "where" not in {one.key for one in columns(rows_of("w" * 60, title="x" * 90), 84)}
+
+
+def test_a_place_that_is_too_long_ends_with_a_whole_part():
+    (row,) = rows_of("rank 1, GPU 1, pid 6037")
+    (column,) = (one for one in columns([row], 200) if one.key == "where")
+    assert column.whole
+    assert styled.plain(styled.cut_whole(row.cells["where"], 17)) == "rank 1, GPU 1"
 
 
 def test_where_has_the_cells_that_a_title_does_not_fill_with_a_whole_part():
@@ -335,11 +346,11 @@ def test_where_has_the_cells_that_a_title_does_not_fill_with_a_whole_part():
 
 def test_a_place_has_only_what_the_title_does_not_name():
     (row,) = rows_of("train.py, rank 3, GPU 3, pid 15", title="Hang: Rank 3 is stuck at train.py:8")
-    assert row.cells["where"] == "train.py, GPU 3, pid 15", "a line of code names no job"
+    assert place_in(row) == "train.py, GPU 3, pid 15", "a line of code names no job"
     (row,) = rows_of("rank 1, pid 1", title="rank 12 and pid 1")
-    assert row.cells["where"] == "rank 1"
+    assert place_in(row) == "rank 1"
     (row,) = rows_of("GPU 0, 1", title="Slow on GPU 0, 1")
-    assert row.cells["where"] == "GPU 0, 1"
+    assert place_in(row) == "GPU 0, 1"
 
 
 def test_where_goes_where_the_title_would_lose_a_part_for_it():
@@ -367,19 +378,19 @@ def test_where_is_the_last_to_go_where_rows_are_of_several_processes(cells: int)
 
 def test_findings_on_several_gpus_name_all_of_them_in_one_row():
     (row,) = rows_of("GPU 0", "GPU 1", "GPU 2", "GPU 5")
-    assert row.cells["where"] == "GPU 0-2, 5"
+    assert place_in(row) == "GPU 0-2, 5"
 
 
 def test_a_title_that_names_the_gpu_leaves_no_second_place():
     title = "GPU 2 is lost: no program can use it"
-    assert [row.cells["where"] for row in rows_of("GPU 2", title=title)] == [""]
+    assert [place_in(row) for row in rows_of("GPU 2", title=title)] == [""]
     (both,) = rows_of("GPU 2", "GPU 4", title=title)
     told = "".join(text for text, _ in both.cells["what"])
-    assert (told[2:], both.cells["where"]) == ("GPU 2, 4 are lost", "")
+    assert (told[2:], place_in(both)) == ("GPU 2, 4 are lost", "")
     (full,) = rows_of("GPU 2", "GPU 4", title="GPU 2 is full: 1.20 GiB left")
     told = "".join(text for text, _ in full.cells["what"])
     assert told[2:] == "GPU 2, 4 are full", "what is left is of the first alone"
-    assert [row.cells["where"] for row in rows_of("GPU 2", title="GPU 20 is hot")] == ["GPU 2"]
+    assert [place_in(row) for row in rows_of("GPU 2", title="GPU 20 is hot")] == ["GPU 2"]
 
 
 @pytest.mark.parametrize("before", [False, True])

@@ -39,7 +39,7 @@ ABOUT = "about"
 """The key of the row that says what was examined."""
 COLUMNS = (
     Column("what", "WHAT", 44, flex=1, whole=True),
-    Column("where", "WHERE", 0, most=44, priority=1),
+    Column("where", "WHERE", 0, most=44, priority=1, whole=True),
     Column("sure", "CONFIDENCE", 0, priority=3),
     Column("since", "SINCE", 0, align="right", priority=2),
 )
@@ -78,6 +78,8 @@ def row_of(
     case, finding = group.first, group.first.finding
     text = "faint" if case.past else "title" if case.grave and not case.dead else "text"
     where, (times, title) = where_of(group, host), told_of(group, ended)
+    where = where if times else _beyond(title, where)
+    muted = "faint" if case.past else "muted"
     return TableRow(
         group.key,
         {
@@ -86,11 +88,11 @@ def row_of(
                 (times, "muted"),
                 (title, text),
             ],
-            "where": where if times else _beyond(title, where),
+            "where": [(where, muted)] if where else "",
             "sure": confidence_of(finding),
             "since": duration_of_case(case, host, brief=True),
         },
-        "faint" if case.past else "muted",
+        muted,
     )
 
 
