@@ -148,6 +148,11 @@ class ReplaySource:
     def speed(self) -> float:
         return self.clock.speed
 
+    @property
+    def fast(self) -> bool:
+        """Whether it plays faster than its time has passed."""
+        return self.speed > 1 and not self.paused
+
     def pause(self) -> None:
         self.clock.pause()
 

@@ -566,6 +566,34 @@ async def test_seeking_moves_the_charts_at_once_and_keeps_the_cursor(monkeypatch
         await charts_stand(pilot)
 
 
+CLOCKS = re.compile(r"\d\d:\d\d:\d\d")
+
+
+@pytest.mark.slow
+@in_loop
+async def test_a_fast_replay_shows_one_moment_on_all_of_a_picture():
+    from gpuscope.store.replay import ReplaySource
+
+    replay = ReplaySource(SHIPPED / "h200-lab.gsr")
+    replay.set_speed(20)
+    app = GpuscopeApp(Session(replay=replay), "overview")
+    async with app.run_test(size=(200, 60)) as pilot:
+        await until(pilot, "GPU utilisation", "×20")
+        seen = set()
+        replay.seek(20.0)
+        replay.set_speed(10)
+        await pilot.pause(0.5)
+        while replay.position_seconds < 50:  # no panel comes or goes meanwhile
+            await pilot.pause(0.09)
+            head, *rows = text(app).splitlines()
+            (now,) = CLOCKS.findall(head)
+            axis = next((row for row in rows if len(CLOCKS.findall(row)) > 3), "")
+            seen.add((now, *CLOCKS.findall(axis)[-1:]))
+        told = {one for one in seen if len(one) == 2}
+        assert len(told) > 3
+        assert all(now == end for now, end in told), told
+
+
 def test_charts_are_paced_by_our_clock_and_by_the_one_of_the_host():
     pace = ChartPace()
     assert pace.wait(0.0, None, 2.0) == 0, "the first picture has its charts"

@@ -56,6 +56,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._panes: dict[str, Pane] = {}
         self._charts = ChartPace()
         self._charts_timer: Timer | None = None
+        self._pictured: HostView | None = None
+        """The host as it was in the last picture."""
         self._silence = Silence(AGES_SECONDS, self._tick)
         self._foot_drawn = 0.0
         self._said: tuple[object, ...] = ()
@@ -158,6 +160,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         if self.session.alerts is not None and self.session.alerts.rings():
             self.app.bell()
         self._silence.heard(self.app)
+        if self._waits_for_charts():
+            return
         self._top()
         if time.monotonic() - self._foot_drawn > 0.9 * AGES_SECONDS:
             self._footer()  # what can be asked of a trainer comes and goes with it
@@ -203,6 +207,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         # First, so that the numbers and the findings of a frame are of one picture.
         judged = self.session.host is not None and self.session.judge()
         host = self.session.host
+        self._pictured = host
+        if self.session.replay is not None:
+            self._top()  # its clock is that of the panels
         self._stale = any(getattr(one, "covers_all", False) for one in self.app.screen_stack)
         if not self._stale:
             self.pane.show(host)
@@ -222,6 +229,16 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._top()
         if self.tab in self._panes and self.pane.is_mounted and not self._stale:
             self.pane.show_findings()
+
+    def _waits_for_charts(self) -> bool:
+        """Leave a picture of a fast replay out until its charts are due: all is of one moment."""
+        session = self.session
+        if session.replay is None or not session.replay.fast or session.host is None:
+            return False
+        wait = self._charts.wait(time.monotonic(), session.host.sampled_seconds, 0.0)
+        if 0 < wait < math.inf and self._charts_timer is None:
+            self._charts_timer = self.set_timer(wait, self._draw_late)
+        return 0 < wait < math.inf
 
     def _draw_charts(self, host: HostView) -> None:
         now, moment = time.monotonic(), host.sampled_seconds
@@ -255,16 +272,18 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def _top(self) -> None:
         """Status line and tabs."""
-        session = self.session
+        session, host = self.session, self.session.host
+        if session.replay is not None and session.replay.fast:
+            host = self._pictured or host  # findings come between two pictures
         place = session.hosts.place() if session.hosts is not None else ""
-        load = session.host.number("cpu_percent") if session.host is not None else None
+        load = host.number("cpu_percent") if host is not None else None
         busy = load is not None and load >= BUSY_PERCENT
         slow = session.link.text(session.charts_seconds, busy) if session.link is not None else ""
         situation = Situation(
             *(session.frozen_text(), session.replay_text(), session.cpu_percent(), place, slow),
             *session.found[2:],
         )
-        self.query_one(StatusLine).show(session.host, situation, session.history)
+        self.query_one(StatusLine).show(host, situation, session.history)
         notice = session.notices.current
         said_now: Line = (
             [(notice.text, "text" if notice.severity == "ok" else notice.severity)]

@@ -192,8 +192,8 @@ class Session:
 
     @property
     def charts_seconds(self) -> float:
-        """The least time between two drawings of a chart; 0 in a replay that stands still."""
-        if self.replay is not None and (self.replay.paused or self.replay.ended):
+        """The least time between two drawings of a chart; 0 in a replay that is still or fast."""
+        if (played := self.replay) is not None and (played.paused or played.ended or played.fast):
             return 0.0
         usual = self.settings.charts_seconds or (
             REMOTE_CHARTS_SECONDS if self.over_ssh else LOCAL_CHARTS_SECONDS
