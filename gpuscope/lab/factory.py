@@ -54,9 +54,7 @@ def find(name: str) -> Callable[..., Any]:
         try:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
-            if error.name is None or not (
-                module_name == error.name or module_name.startswith(error.name + ".")
-            ):
+            if not lacks_its_module(name, error):
                 raise _failed(name, "importing its module", error) from None
             raise BadFactory(
                 f"There is no module {module_name}.",
@@ -88,6 +86,13 @@ def find(name: str) -> Callable[..., Any]:
             f"{name} cannot be called.", f"it is of type {type(found).__name__}.", _HOW
         )
     return found  # type: ignore[no-any-return]
+
+
+def lacks_its_module(name: str, error: BaseException) -> bool:
+    """Return whether it is the module of a factory that was not found, not one that it imports."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return False
+    return f"{name.partition(':')[0]}.".startswith(f"{error.name}.")
 
 
 def takes_checkpoint(factory: Callable[..., Any]) -> bool:

@@ -217,6 +217,10 @@ def _within(request: Request, failure: CannotPredict) -> CannotPredict:
     raised = getattr(cause, "__context__", None)
     if raised is None or isinstance(raised, CannotPredict):
         return raised or failure
+    from ...lab.factory import lacks_its_module
+
+    if lacks_its_module(request.model, raised):
+        return failure
     return _known(request, raised) or failure
 
 

@@ -21,7 +21,6 @@ from ...store.view import by_key
 from ...text.ranges import compact_ranges, ranges_text, spans
 from ...text.units import window_text
 from .event_entry import event_entry
-from .finding_history import what_began
 from .log_entry import PROBE_LOST, RUNNING, WORDS, LogEntry, name_of_job
 
 if TYPE_CHECKING:
@@ -207,7 +206,7 @@ class Journal:
             self._cases[case.number] = case.past
             finding = case.finding
             if began or not case.past:
-                before = f" · since before {what_began(host)}" if case.before else ""
+                before = " · already there" if case.before else ""
                 text = finding.title + before
                 token = SEVERITY_TOKENS[finding.severity]
                 word = WORDS[finding.severity][0]
