@@ -21,7 +21,7 @@ from tests.fakes import probe_process
 from tests.fakes.nvml import FakeNvml, FakeProcess
 
 NONE = re.compile(
-    r"problems\[\d+\]\.device|processes\[\d+\]\.(container|pod|slurm_job|trainer)"
+    r"problems\[\d+\]\.device|processes\[\d+\]\.(container|pod|slurm_job|loss_not_finite|trainer)"
     r"|cuda_order\[\d+\]\.(rank|visible_devices|device_order|reason)"
 )
 """Where null is an answer: there is none."""

@@ -31,7 +31,7 @@ from ..progress_line import ProgressLine
 if TYPE_CHECKING:
     from ...model.look import Look
     from ...model.useful_work import UsefulWork
-    from ...store.view import TrainerView
+    from ...store.view import HostView, TrainerView
     from ..time_document import TrainerTime
     from ..watched_host import ProbedTrainer, WatchedHost
 
@@ -47,6 +47,8 @@ QUICK_SECONDS = 1.0
 """So long after its start, an answer without a look waits no more for the readings of the last
 minutes, which say only what has changed in them, nor for a trainer that has said with its first
 readings what it did in its last minutes."""
+PROCESSES_SECONDS = 0.8
+"""How long the processes of trainers are waited for: what their logs say comes with them."""
 LEAST_WAIT_SECONDS = 0.05
 MAX_REQUESTS = 60
 """How many trainers of one host are asked, because a connection allows 64 requests at a time."""
@@ -155,7 +157,7 @@ async def _ask(
 
     from .. import one_trainer
     from ..trainers_of import trainers_of
-    from ..watched_host import of_each
+    from ..watched_host import NoLook, of_each
 
     until = monotonic() + WHOLE_SECONDS
     one_trainer.check_exists(place, NoAnswer)
@@ -197,6 +199,8 @@ async def _ask(
                 before or (now and f"it did not answer again: {now}")
                 for before, now in zip(problems, again, strict=True)
             ]
+        with contextlib.suppress(NoLook):
+            await there.until(partial(_told_of_losses, ranks), PROCESSES_SECONDS)
         reports = _time_reports(args, place, there, ranks, problems)
         if missing:
             reports = [_noted(one, one.note or LATE_READINGS) for one in reports]
@@ -204,6 +208,16 @@ async def _ask(
             replace(one, look=looks.get(rank.trainer.id), work=works.get(rank.trainer.id))
             for one, rank in zip(reports, ranks, strict=True)
         ]
+
+
+def _told_of_losses(ranks: Sequence[ProbedTrainer], host: HostView, seconds: float) -> bool:
+    """Return whether the loss of each trainer is known, or has been looked for in its log."""
+    asked = {one.trainer.id for one in ranks}
+    return all(
+        one.process is not None or one.gone is not None or one.number("loss") is not None
+        for one in host.trainers
+        if one.id in asked
+    )
 
 
 def _load() -> None:
