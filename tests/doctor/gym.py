@@ -33,6 +33,7 @@ from .gym_fixes import fixed_subjects
 from .gym_subjects import Subject, meant_for, subjects
 
 SECONDS = 120.0
+SYMPTOM = "not-finite"
 FINE = "info"
 """What a healthy training may get at most."""
 
@@ -64,7 +65,10 @@ class Answer:
 
     @property
     def first(self) -> str:
-        return str(self.findings[0]["pitfall"]) if self.findings else ""
+        named = [str(one["pitfall"]) for one in self.findings]
+        # a loss that has become NaN is no cause, but what a cause has led to: it stands above it
+        causes = [one for one in named if one != SYMPTOM] or named
+        return causes[0] if causes else ""
 
     @property
     def loud(self) -> list[str]:
