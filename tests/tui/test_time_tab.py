@@ -290,7 +290,7 @@ async def test_the_rows_of_a_real_trainer_add_up_and_name_its_line():
                 pilot, f"(pid {process.pid})", "goes into other code", "train", "wall clock"
             )
             await pilot.press("enter")
-            await until(pilot, "Its lines of code", "train")
+            await until(pilot, "<string>:13 train", "S: where all its threads are now")
             host = app.session.host
             assert host is not None
             found = next(t for t in host.trainers if t.definition.pid == process.pid)
