@@ -66,9 +66,10 @@ class Answer:
     @property
     def first(self) -> str:
         named = [str(one["pitfall"]) for one in self.findings]
-        # a loss that has become NaN is no cause, but what a cause has led to: it stands above it
-        causes = [one for one in named if one != SYMPTOM] or named
-        return causes[0] if causes else ""
+        # a loss that has become NaN stands above the cause that has led to it
+        if named[:1] == [SYMPTOM] != [self.subject.named]:
+            del named[0]
+        return named[0] if named else ""
 
     @property
     def loud(self) -> list[str]:
