@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..text.width import wrap
+from . import table
 from .finding import Pitfall
 from .report import fix_sentences
 
@@ -79,6 +80,8 @@ def explained(row: Pitfall, width: int) -> list[Line]:
     out += _part("Trade-off", row.cost, width)
     if row.verify:
         out += [[("Reproduce it here", "accent")], [("  " + row.verify, "text")], []]
+    for head, ids in _related(row):
+        out += _part(head, ", ".join(ids), width)
     if row.causes:
         out += _part("Found as", ", ".join(row.causes), width)
     return [*out, *_from(row, width)]
@@ -177,6 +180,8 @@ def _section(row: Pitfall) -> str:
     lines += _fixes(row, " " * 3)
     for head, text in _advice(row):
         lines += [f"*{head}.* {_safe(text)}", ""]
+    for head, ids in _related(row):
+        lines += [f"*{head}:* " + ", ".join(f"[`{one}`](#{one})" for one in ids), ""]
     if row.verify:
         lines += [f"*Reproduce it here:* `{row.verify}`", ""]
     if row.causes:
@@ -200,6 +205,8 @@ def _site_page(row: Pitfall) -> str:
     lines += _fixes(row, " " * 4)
     for head, text in _advice(row):
         lines += [f"## {head}", "", _safe(text), ""]
+    for head, ids in _related(row):
+        lines += [f"## {head}", "", ", ".join(f"[`{one}`]({one}.md)" for one in ids), ""]
     if row.verify:
         lines += ["## How to reproduce it", "", "```sh", row.verify, "```", ""]
     if row.causes:
@@ -218,6 +225,12 @@ def _fixes(row: Pitfall, indent: str) -> list[str]:
 
 def _advice(row: Pitfall) -> tuple[tuple[str, str], ...]:
     return ("Now", row.now), ("Skip if", row.not_when), ("Trade-off", row.cost)
+
+
+def _related(row: Pitfall) -> list[tuple[str, list[str]]]:
+    """Return the pitfalls that a pitfall can come of and lead to, each with its head."""
+    related = ("Can come of", table.comes_of(row)), ("Can lead to", table.leads_to(row))
+    return [one for one in related if one[1]]
 
 
 def _source(text: str) -> str:

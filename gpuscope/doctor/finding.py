@@ -80,8 +80,9 @@ class Pitfall:
     """One row of the pitfall table.
 
     ``id`` names its main cure. ``causes`` are the ids of the causes that the row covers; it is
-    empty where no examiner reports the pitfall. ``fixes`` are in the order to try them, and
-    ``now`` says what helps without a restart. ``verify`` is a command that proves the pitfall, ""
+    empty where no examiner reports the pitfall. ``comes_of`` are the ids of causes that are known
+    to lead to it, of this row or of others. ``fixes`` are in the order to try them, and ``now``
+    says what helps without a restart. ``verify`` is a command that proves the pitfall, ""
     where gpuscope has none. ``sources`` are addresses of documentation, or say in words where a
     fact is from.
     """
@@ -90,6 +91,7 @@ class Pitfall:
     title: str
     symptom: str
     causes: tuple[str, ...] = ()
+    comes_of: tuple[str, ...] = ()
     fixes: tuple[Fix, ...]
     now: str
     not_when: str
@@ -139,7 +141,8 @@ class Finding:
     ``oom.fragmentation``. ``effect`` is the gain of the fix. Empty ``fixes`` and ``verify`` mean
     those of the table. ``where`` is a file and line, a rank or a device. ``rank`` orders findings
     that are otherwise equal; the highest comes first. ``past`` marks a finding about a trainer that
-    has ended, which comes after everything that is true now.
+    has ended, which comes after everything that is true now. ``pids`` are the processes that it
+    concerns, where ``where`` does not name the process.
     """
 
     pitfall: str
@@ -154,6 +157,7 @@ class Finding:
     rank: float = 0.0
     effect: Effect | None = None
     past: bool = False
+    pids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

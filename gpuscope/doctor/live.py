@@ -8,6 +8,7 @@ a fault only where it is about to run out.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 
 from ..store.view import DeviceView, HistoryOf, HostView, JobView, no_history
 from . import (
@@ -83,7 +84,12 @@ def examine(
     if not examined and pids is not None:
         devices = []
     for device in devices:
-        found += [one for rule in _OF_A_DEVICE for one in rule(scene, device)]
+        inside = tuple(t.definition.pid for t in host.trainers if device in scene.devices(t))
+        found += [
+            replace(one, pids=inside) if isinstance(one, Finding) else one
+            for rule in _OF_A_DEVICE
+            for one in rule(scene, device)
+        ]
     if examined:
         found += [one for rule in _OF_A_HOST for one in rule(scene)]
     return Report(

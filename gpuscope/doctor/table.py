@@ -10,6 +10,7 @@ import re
 import sys
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,16 @@ def load() -> dict[str, Pitfall]:
     return checked_rows.load(FILE, "pitfall", _pitfall)
 
 
+def comes_of(row: Pitfall) -> list[str]:
+    """Return the ids of the pitfalls that are known to lead to this one."""
+    return [one.id for one in load().values() if one != row and {*one.causes} & {*row.comes_of}]
+
+
+def leads_to(row: Pitfall) -> list[str]:
+    """Return the ids of the pitfalls that this one is known to lead to."""
+    return [one.id for one in load().values() if row.id in comes_of(one)]
+
+
 def _pitfall(row: Any) -> Pitfall:
     values = checked(row, Pitfall, {"fix": "fixes"})
     return Pitfall(**{**values, "fixes": tuple(map(_fix, values.get("fixes", ())))})
@@ -51,6 +62,5 @@ def _fix(row: Any) -> Fix:
 
 
 if __name__ == "__main__":
-    from .explain import page
-
-    sys.stdout.write(page(load().values()))
+    # by its name, as it imports this module itself
+    sys.stdout.write(import_module("gpuscope.doctor.explain").page(load().values()))

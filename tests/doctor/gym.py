@@ -33,7 +33,6 @@ from .gym_fixes import fixed_subjects
 from .gym_subjects import Subject, meant_for, subjects
 
 SECONDS = 120.0
-SYMPTOM = "not-finite"
 FINE = "info"
 """What a healthy training may get at most."""
 
@@ -65,11 +64,7 @@ class Answer:
 
     @property
     def first(self) -> str:
-        named = [str(one["pitfall"]) for one in self.findings]
-        # a loss that has become NaN stands above the cause that has led to it
-        if named[:1] == [SYMPTOM] != [self.subject.named]:
-            del named[0]
-        return named[0] if named else ""
+        return str(self.findings[0]["pitfall"]) if self.findings else ""
 
     @property
     def loud(self) -> list[str]:

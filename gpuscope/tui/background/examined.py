@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...doctor.finding import Finding, Report
-from .finding_history import Kind, pid_of
+from ...doctor.order import pid_of
+from .finding_history import Kind
 
 if TYPE_CHECKING:
     from ...doctor.finding import Pitfall

@@ -6,14 +6,13 @@ seconds on the clock of the observed host, so that a replay shows the same durat
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from ...doctor.alike import likeness
 from ...doctor.finding import Finding
-from ...doctor.order import CONFIDENCES, SEVERITIES
+from ...doctor.order import CONFIDENCES, SEVERITIES, causes_first, pid_of
 
 if TYPE_CHECKING:
     from ...store.view import HostView
@@ -34,7 +33,6 @@ PAST_SECONDS = 180.0
 MOST = 400
 FOLDED = "ended"
 """The key of the row into which trainers that have ended are folded."""
-_PID = re.compile(r"\bpid (\d+)")
 
 
 def what_began(host: HostView) -> str:
@@ -82,12 +80,6 @@ class Case:
         return not self.past and self.finding.severity != "info"
 
 
-def pid_of(finding: Finding) -> int | None:
-    """Return the process that a finding names in ``where``."""
-    match = _PID.search(finding.where)
-    return int(match[1]) if match else None
-
-
 def all_well(cases: Iterable[Case]) -> bool:
     """Return whether nothing is found on what runs now, and nothing grave on this machine.
 
@@ -99,11 +91,12 @@ def all_well(cases: Iterable[Case]) -> bool:
 
 
 def sort_cases(cases: Iterable[Case]) -> tuple[Case, ...]:
-    """Return the worst and surest cases first, then what no longer holds.
+    """Return the worst and surest cases first, each cause before its symptom, then what is over.
 
     Trainers that have ended come last. Small changes of a figure change no places.
     """
-    return tuple(sorted(cases, key=_place))
+    ranked = sorted(cases, key=_place)
+    return tuple(causes_first(ranked, lambda one: None if one.past or one.dead else one.finding))
 
 
 def _place(case: Case) -> tuple[bool, bool, int, int, float, int]:

@@ -55,8 +55,9 @@ def _report(path: Path, ranks: list[TrainerView]) -> Report:
     found = script.report([str(path)], on_cpu=all(_on_cpu(rank) for rank in ranks))
     pids = ", ".join(str(rank.definition.pid) for rank in ranks[:8])
     evidence = Evidence(f"the script that pid {pids} runs", "/proc")
+    all_pids = tuple(rank.definition.pid for rank in ranks)
     findings = [
-        replace(one, evidence=(*one.evidence, evidence))
+        replace(one, evidence=(*one.evidence, evidence), pids=all_pids)
         for one in found.findings
         if not _idle(one, ranks)
     ]
