@@ -50,6 +50,8 @@ _OF_A_JOB: tuple[Callable[[LiveScene, JobView], Findings], ...] = (
     live_states.idle_tensor_cores,
     live_time.skipped_steps,
 )
+_BY_ITS_LOG = (live_loss.not_finite,)
+"""What can be told of a training without a probe."""
 _OF_A_DEVICE: tuple[Callable[[LiveScene, DeviceView], Findings], ...] = (
     live_states.device_health,
     live_states.full,
@@ -65,7 +67,8 @@ def examine(
 ) -> Report:
     """Returns what is wrong with the trainers, the devices and the memory of ``host``.
 
-    The host itself is judged only as far as it affects the trainers. With ``pids``, only the jobs
+    A training without a probe is judged by its log, and named only where that says something. The
+    host itself is judged only as far as it affects the trainers. With ``pids``, only the jobs
     of these processes and the devices that they use are examined. A job whose ranks have all ended
     is left to :mod:`gpuscope.doctor.postmortem`.
     """
@@ -73,13 +76,15 @@ def examine(
     found: list[Finding | Abstained] = []
     examined: list[str] = []
     for job in host.jobs:
-        if living(job) and (pids is None or not set(pids).isdisjoint(_pids(job))):
+        if pids is not None and set(pids).isdisjoint(pids_of(job)):
+            continue
+        rules = _OF_A_JOB if living(job) else _BY_ITS_LOG
+        told = [
+            live_effects.with_effect(scene, job, one) for rule in rules for one in rule(scene, job)
+        ]
+        if told or living(job):
             examined.append(_job_name(job))
-            found += [
-                live_effects.with_effect(scene, job, one)
-                for rule in _OF_A_JOB
-                for one in rule(scene, job)
-            ]
+        found += told
     devices = [one for one in host.devices if one.gone is None and _is_asked_for(one, host, pids)]
     if not examined and pids is not None:
         devices = []
@@ -117,13 +122,16 @@ def _count_text(devices: Sequence[DeviceView]) -> str:
     return f"{len(devices)} GPUs" if len(devices) > 1 else f"GPU {devices[0].definition.index}"
 
 
-def _pids(job: JobView) -> Iterator[int]:
+def pids_of(job: JobView) -> Iterator[int]:
+    """Yields the pids of a job's members."""
     yield from (trainer.definition.pid for trainer in job.trainers)
     yield from (process.definition.pid for process in job.processes)
 
 
 def _job_name(job: JobView) -> str:
     ranks = living(job)
+    if not ranks:
+        return f"the log of {job.title} (pid {job.processes[0].definition.pid}), without a probe"
     if len(ranks) == 1:
         return f"{job.title} (pid {ranks[0].definition.pid})"
     return f"{job.title} ({len(ranks)} ranks)"

@@ -9,6 +9,7 @@ import pickle
 import random
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -361,3 +362,32 @@ def test_a_script_that_is_not_checked_is_no_healthy_one(tmp_path, text, said):
     (tmp_path / "train.py").write_text(text)
     (problem,) = examine(tmp_path / "train.py").problems
     assert said in problem
+
+
+def test_of_a_process_without_a_probe_the_log_that_it_writes_is_read(tmp_path, monkeypatch):
+    none = Report(problems=("There is no probe in it.",))
+    monkeypatch.setattr("gpuscope.cli.commands.doctor.live.examine", lambda *_: none)
+    log = tmp_path / "train.log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                "import sys, time\n"
+                "for step in range(90):\n"
+                "    print('step', step, 'loss', 2.5 if step < 30 else 'nan', flush=True)\n"
+                "time.sleep(600)",
+            ],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        while "step 89" not in log.read_text():
+            time.sleep(0.05)
+        report = doctor_targets.examine([str(process.pid)], False, 5.0)
+    finally:
+        process.kill()
+        process.wait()
+    assert {one.pitfall for one in report.findings if one.severity == "problem"} == {"not-finite"}
+    assert report.examined == ("train.log",)
+    assert report.problems == none.problems

@@ -232,6 +232,29 @@ def test_what_the_loss_did_before_tells_the_likely_cause_and_its_grad_scaler_the
     assert causes(course=lambda n: 2.0, scaler=False) == ["loss.turned"], "too few to tell"
 
 
+def test_a_training_without_a_probe_has_the_finding_by_its_log():
+    def findings(value: str, pids: set[int] | None = None) -> tuple[tuple[str, ...], str]:
+        frames = telling(value, at_log=True)
+        frames = [x for x in frames if not (isinstance(x, f.Def) and (x.trainer or x.alloc))]
+        for sample in frames:
+            if isinstance(sample, f.Sample):
+                sample.t, sample.a = [], []
+        host, history = seen(frames)
+        assert not host.trainers
+        report = live.examine(host, history, pids)
+        return report.examined, " ".join(f"{x.title} {x.where}" for x in report.findings)
+
+    for pids in (None, {PID}):
+        examined, said = findings("nan", pids)
+        assert f"The loss is NaN {SINCE}" in said
+        assert f"pid {PID}" in said
+        assert examined[0] == f"the log of train.py (pid {PID}), without a probe"
+    assert findings("nan", {PID + 1}) == ((), "")
+    examined, said = findings("1.25")
+    assert "loss" not in said
+    assert "the log of" not in " ".join(examined), "a log that says nothing wrong proves nothing"
+
+
 def test_its_alert_ends_when_the_loss_is_finite_again():
     alerts = Alerts(AlertSettings(not_finite=True, for_seconds=0.0))
     assert [one.state for one in alerts.look(*seen(telling("nan")))] == ["fired"]

@@ -34,10 +34,10 @@ def examined(
         log.exception("a rule failed")
         why = f"A rule failed ({type(error).__name__}): running trainers were not checked."
         return Report(problems=(why,)), None
-    jobs = {str(t.definition.pid): job.key for job in host.jobs for t in job.trainers}
+    jobs = {pid: job.key for job in host.jobs for pid in live.pids_of(job)}
     kinds: tuple[tuple[Kind, Report], ...] = (("live", runs), ("end", ends))
     found = [
-        (kind, jobs.get(str(pid_of(one)), ""), one)
+        (kind, jobs.get(pid_of(one) or 0, ""), one)
         for kind, findings in kinds
         for one in findings.findings
     ]

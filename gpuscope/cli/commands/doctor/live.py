@@ -61,8 +61,10 @@ def examine(
         if pid is None
         else {t.definition.pid for t in trainers if descends(t.definition.pid, pid)}
     )
-    if chosen is not None and not chosen:
-        return Report(problems=(_not_seen(host, pid or 0, timeout),))
+    if pid is not None and not chosen:
+        here = {one.definition.pid for one in host.processes}
+        by_log = judge(store, {one for one in here if descends(one, pid)})
+        return by_log + Report(problems=(_not_seen(host, pid, timeout),))
     if not trainers:
         from ....doctor import live
 

@@ -196,7 +196,9 @@ def _examine(target: str, timeout: float, symptom: str) -> Report:
     if target.isascii() and target.isdigit() and not os.path.lexists(target):
         if not 0 < int(target[:12]) < 1 << 22:
             raise CannotExamine(f"{name}: no process can have this pid.")
-        return _ask(f"Process {target}", "gpuscope.cli.commands.doctor.live", int(target), timeout)
+        live = "gpuscope.cli.commands.doctor.live"
+        found = _ask(f"Process {target}", live, int(target), timeout)
+        return found if found.examined else _logs_of(int(target), timeout, symptom) + found
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
     except (OSError, ValueError) as error:
@@ -208,6 +210,18 @@ def _examine(target: str, timeout: float, symptom: str) -> Report:
             return _file(file, path, name, kind == stat.S_IFREG, symptom)
     except OSError as error:
         raise CannotExamine(f"{name}: cannot be read ({error.strerror or error}).") from None
+
+
+def _logs_of(pid: int, timeout: float, symptom: str) -> Report:
+    """Return what the files say into which a process writes that has no probe."""
+    report = Report()
+    for log in dict.fromkeys(Path(f"/proc/{pid}/fd/{number}").resolve() for number in (1, 2)):
+        try:
+            if log.is_file():
+                report += _examine(str(log), timeout, symptom)
+        except CannotExamine:  # it has nothing about a training
+            continue
+    return report
 
 
 def _no_such(target: str, error: Exception) -> str:
