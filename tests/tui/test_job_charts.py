@@ -169,7 +169,7 @@ async def test_charts_begin_with_what_the_trainer_remembers():
     }
     app, source = asked_app(frames, recent=gives(told))
     async with app.run_test(size=(150, 50)) as pilot:
-        await open_job(pilot, "over 7.5 min", "5┤", "█" * 30)
+        await open_job(pilot, "over 10 min", "5┤", "█" * 30)
     assert [name for name, _ in source.asked] == ["recent"] * 3, "once for each rank, and the agent"
 
 

@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import pytest
 
+from gpuscope.store.view import History
 from gpuscope.tui.shared import windows
-from gpuscope.tui.shared.windows import window_of_steps
+from gpuscope.tui.shared.windows import reach_of, span_of_steps
 from gpuscope.tui.theme import UNICODE
 from gpuscope.tui.time.rows import split_rows
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 
 
-class Trainer:
-    """A trainer that has ended no step for a while, after so many seconds of steps."""
-
-    def __init__(self, stepped: float, stood: float) -> None:
-        self.minutes = [{"m": int(1000 * 1e9)}]
-        self.now, self._age = 1000 + stepped + stood, stood
-
-    def number(self, name: str) -> float | None:
-        return self._age if name == "step_age_seconds" else None
-
-
 @pytest.mark.parametrize(
-    ("stepped", "stood", "window"),
-    [(7, 13, 20), (7, 153, 180), (18, 552, 600), (7, 786, 900), (7, 1038, 1200), (7200, 786, 900)],
+    ("known", "window"), [(7, 15), (32, 60), (61, 120), (300, 300), (500, 600), (9000, 600)]
 )
-def test_the_window_of_a_hang_begins_about_where_something_is_known(
-    monkeypatch, stepped, stood, window
-):
-    monkeypatch.setattr(windows, "stands_still", lambda trainer: True)
-    one = Trainer(stepped, stood)
-    assert windows.window_of_minutes(cast(Any, one), one.now) == window
-
-
-@pytest.mark.parametrize(
-    ("known", "window"), [(7, 15), (32, 45), (61, 90), (300, 300), (500, 600), (9000, 600)]
-)
-def test_at_most_a_third_of_a_window_is_blank(known, window):
+def test_a_window_has_all_that_is_known_up_to_ten_minutes(known, window):
     assert windows.shortest_window(known) == window
+
+
+def test_the_axis_of_a_young_training_changes_a_few_times_and_only_grows():
+    shown = [windows.shortest_window(second / 2) for second in range(2 * 1200)]
+    assert shown == sorted(shown)
+    assert len(set(shown)) == 6
 
 
 def trainer(age: float = 0.1, world: int = 1, **more: float):
@@ -56,11 +38,22 @@ def trainer(age: float = 0.1, world: int = 1, **more: float):
     return views.host_of([*out, sample]).trainers[0]
 
 
-@pytest.mark.parametrize("age", [100.0, 200.0, 330.0, 552.0, 1000.0, 3000.0])
-def test_the_charts_of_a_hang_show_its_last_steps_and_are_not_mostly_of_the_time_before(age):
-    window = window_of_steps(trainer(age), age)
-    assert window >= age + 15
-    assert window <= 2 * age
+@pytest.mark.parametrize("age", [100.0, 552.0, 3000.0])
+def test_charts_of_steps_end_with_the_last_step_of_a_training_that_hangs(age):
+    now = 5000.0
+    moments = [now - age - 20 + n for n in range(20)] + [now - age + 30, now]
+    course = History(tuple(moments), (*([0.5] * 20), None, None))
+    hangs = trainer(age)
+    assert reach_of(hangs, 600.0) == 600.0 + age
+    span = span_of_steps(hangs, [course], 600.0, now)
+    assert span == (30.0, now - age - 1, ", last 30 s of steps")
+
+
+def test_charts_of_steps_end_now_while_a_training_steps():
+    course = History((4990.0, 4999.0), (0.5, 0.5))
+    steps = trainer()
+    assert reach_of(steps, 60.0) == 60.0
+    assert span_of_steps(steps, [course], 60.0, 5000.0) == (60.0, 5000.0, " over 1 min")
 
 
 def test_a_training_of_one_rank_has_no_row_for_communication_that_there_is_not():

@@ -144,12 +144,13 @@ class StackedChart(TimedChart):
             if str(self.border_title or "") != title:  # the setter repaints the whole widget
                 self.border_title = title
         glyphs = self.tokens.glyphs
-        start = (now if now is not None else seconds[-1] if seconds else 0.0) - window_seconds
+        end = now if now is not None else seconds[-1] if seconds else 0.0
+        start = end - window_seconds
         self._look_for_courses(start)
         drawn = [layer for layer in self._layers if any(layer.values)]
         self._named = len(drawn)
         entries = [(glyphs.fill(one.token), one.token, one.label) for one in drawn]
-        kinds = {tick.kind for tick in ticks if tick.seconds >= start}
+        kinds = {tick.kind for tick in ticks if start <= tick.seconds <= end}
         entries += [
             (getattr(glyphs, kind), token, label) for kind, token, label in LEGEND if kind in kinds
         ]

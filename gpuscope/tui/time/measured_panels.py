@@ -14,9 +14,11 @@ from ...store.view import HostView, TrainerView
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import window_text
+from ..charts.stacked import NO_STEPS
 from ..shared.host_trends import power_trends, trainer_trends
+from ..shared.windows import window_of
 from ..shell.clock_at import clock_at
-from ..trainer.job_load import devices_of
+from ..trainer.job_load import devices_of, since_looked
 from ..trainer.step_layers import StepLayers, measured
 from ..widgets.pane import set_title, ways_to_a_probe
 from ..widgets.table import LiveTable
@@ -38,7 +40,6 @@ from .without_ledger import (
     loads,
     rank_columns,
     rank_rows,
-    window_of,
 )
 
 PROBE_TITLE = "How to see where the time goes"
@@ -165,7 +166,8 @@ class MeasuredPanels(TimePanels):
             if self._chart is self._lines:
                 self._draw_ranks(window, now, clock)
             else:
-                self._draw_steps(measured(self.session, trainer, window), window, now, clock)
+                found = measured(self.session, trainer, window)
+                self._draw_steps(host, trainer, found, window, now or 0.0)
         self._draw_load(host, window, now, clock)
 
     def _draw_ranks(self, window: float, now: float | None, clock: float | None) -> None:
@@ -181,23 +183,25 @@ class MeasuredPanels(TimePanels):
         self._lines.show(trends, window, now, clock)
 
     def _draw_steps(
-        self, found: StepLayers, window: float, now: float | None, clock: float | None
+        self, host: HostView, trainer: TrainerView, found: StepLayers, window: float, now: float
     ) -> None:
         self._layers.legend_elsewhere = "legend as in the table" if self._clock.rows else ""
         self._layers.show_empty("no step has ended yet")
-        title = f"{found.what} over {window_text(window)}"
+        seconds, end, over = found.span(trainer, window, now)
+        title, clock = f"{found.what}{over}", clock_at(self.session, host, end)
         self._layers.show(
-            found.layers, found.moments, window, None, now, title, steps=found.steps, clock=clock
+            found.layers, found.moments, seconds, None, end, title, steps=found.steps, clock=clock
         )
 
     def _draw_load(
         self, host: HostView, window: float, now: float | None, clock: float | None
     ) -> None:
         if self._load.display:
-            if not self._zoomed:  # the host may be looked at for a shorter time than its training
-                window = min(window, window_of(self.session, host, None))
             rows, ranks = self._load_rows, self._drawn_ranks
-            found = loads(self.session, host, self._devices, ranks, window, rows)
+            trainer = self.chosen(host)
+            steps = self.session.history(trainer.id, "step", window) if trainer else NO_STEPS
+            over = since_looked(self.session, steps, now)
+            found = loads(self.session, host, self._devices, ranks, window, rows, over)
             draw_loads(self._load, found, window, now, clock)
 
     # ── room ──

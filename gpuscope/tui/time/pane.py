@@ -29,7 +29,7 @@ from ...text.units import percent_text, short_age_text, window_text
 from ..charts.strips import Painted
 from ..doctor.text import top
 from ..overview.finding_list import FindingList, go_to_finding
-from ..shared.windows import window_of_minutes
+from ..shared.windows import window_of
 from ..shell.clock_at import clock_at
 from ..shell.keymap import key_of
 from ..shell.selection import keys_of
@@ -77,7 +77,7 @@ from .text import (
     slower_lines,
     who,
 )
-from .without_ledger import next_window, part_detail, window_of
+from .without_ledger import next_window, part_detail
 
 if TYPE_CHECKING:
     from ...doctor.finding import Severity
@@ -360,7 +360,7 @@ class TimePane(MeasuredPanels):
         ends = [m["m"] / 1e9 + (m.get("seconds") or 0.0) for m in minutes]
         now = max([*ends, *([] if ended and ends else [host.sampled_seconds or 0.0])])
         clock = clock_at(self.session, host, now)
-        window = self._zoomed or window_of_minutes(trainer, now)
+        window = self._zoomed or window_of(self.session, host, trainer)
         every = window / 100 if ends else self.session.charts_seconds or 0.1
         charted = (
             *(trainer.key if trainer is not None else "", minutes, int(now / every), clock is None),
@@ -376,8 +376,7 @@ class TimePane(MeasuredPanels):
             return
         if shown[0]:
             found = of_ledger_layers(self.session, trainer, ledger_of_steps(trainer), window, now)
-            self._draw_steps(found, window, now, clock)
-        window = self._zoomed or window_of(self.session, host, trainer)
+            self._draw_steps(host, trainer, found, window, now)
         self._draw_load(host, window, now, clock)
 
     def show_figures(self, host: HostView) -> None:

@@ -19,7 +19,7 @@ from ...text.styled import Line, Piece
 from ...text.units import DASH, brief_duration_text, duration_text, percent_text, window_text
 from ..charts.load_lanes import HOST_LANES, LOADS, gpu_lanes, host_lanes, process_lanes
 from ..charts.load_strips import MOST_ROWS, Lane, LoadStrips
-from ..shared.windows import LONG_WINDOWS, WINDOWS, shortest_window, window_of_steps
+from ..shared.windows import LONG_WINDOWS
 from ..shell.session import Session
 from ..widgets.bars import Meter
 from ..widgets.pane import set_title
@@ -155,15 +155,6 @@ def _device_cells(device: DeviceView) -> dict[str, Cell]:
 # ── the load ──
 
 
-def window_of(session: Session, host: HostView, trainer: TrainerView | None) -> float:
-    """Return how much time the charts show: ten minutes, or less while less is known."""
-    now = host.sampled_seconds or 0.0
-    entity, column = (host.id, "cpu_percent") if trainer is None else (trainer.id, "step_seconds")
-    known = session.history(entity, column, WINDOWS[-1]).seconds
-    span = now - known[0] if known else 0.0
-    return window_of_steps(trainer, span) if trainer is not None else shortest_window(span)
-
-
 def next_window(session: Session, host: HostView, now: float, by: int) -> tuple[float, float]:
     """Return the window of the charts after this one, or before it, and the longest there is.
 
@@ -194,11 +185,13 @@ def loads(
     ranks: Sequence[TrainerView],
     window: float,
     rows: int,
+    over: str,
 ) -> Charted:
     """Return the lanes of these GPUs and of the host that fit into ``rows``.
 
     Where not all parts of the load of each GPU fit, the first ones are left: how busy it is.
-    Without a GPU there are lanes for the processes of the ``ranks``.
+    Without a GPU there are lanes for the processes of the ``ranks``. ``over`` says since when they
+    are known, where that is later than their trainer's steps.
     """
     room = max(rows - STRIP_FRAME, 1)
     each = (room - len(HOST_LANES)) // max(len(devices), 1) - 1  # a line before each
@@ -213,7 +206,7 @@ def loads(
         if devices
         else "Load of the host's cores and memory"
     )
-    return Charted(lanes, f"{what}, {window_text(window)}")
+    return Charted(lanes, f"{what} {over}" if over else f"{what}, {window_text(window)}")
 
 
 def draw_loads(

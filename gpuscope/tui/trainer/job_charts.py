@@ -34,7 +34,7 @@ from ..shared.event_rows import event_lines
 from ..shared.job_rows import loss_text
 from ..shared.job_series import PEAK_SECONDS, missing, recent_peaks
 from ..shared.step_split import tokens_of
-from ..shared.windows import LONG_WINDOWS, WINDOWS, shortest_window, window_of_minutes
+from ..shared.windows import LONG_WINDOWS, WINDOWS, reach_of, span_of_steps, window_of
 from ..shell.clock_at import clock_at
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ..shell.session import Session
 
 USUAL_SECONDS = WINDOWS[-1]
-"""So much the charts show at most, until somebody chooses more or a trainer stands for long."""
+"""So much the charts show at most, until somebody chooses more."""
 WIDE, WIDEST = 100, 160
 """From so many columns on there are two charts side by side, and three."""
 LEAST_ROWS, USUAL_ROWS = 6, 8
@@ -176,25 +176,13 @@ class JobCharts(Grid):
         beyond = [one for one in LONG_WINDOWS if (one > now if by > 0 else one < now)]
         self._window = (min if by > 0 else max)(beyond, default=now)
 
-    def _shown_seconds(self, trainer: TrainerView, now: float) -> float:
-        """Return the time that the charts show.
-
-        It is ten minutes, less while less is known, and more where a trainer stands for long: a
-        chart that is nearly empty says little.
-        """
+    def _shown_seconds(self, host: HostView, trainer: TrainerView) -> float:
+        """Return the time that the charts show: ten minutes, or less while less is known."""
         if self._window is not None:
             return self._window
-        due = (trainer.key, int(now / LOOK_SECONDS))
+        due = (trainer.key, int((host.sampled_seconds or 0.0) / LOOK_SECONDS))
         if self._usual[0] != due:
-            known = self.session.history(trainer.id, "step", USUAL_SECONDS).seconds
-            span, most = now - known[0] if known else 0.0, USUAL_SECONDS
-            if trainer.minutes:  # the chart of a step shows so much at least, and the others too
-                span = max(span, min(window_of_minutes(trainer, now), JUDGED_SECONDS))
-            age = trainer.number("step_age_seconds") or 0.0
-            if age > USUAL_SECONDS / 2:  # what came before that is worth more
-                span = window_of_minutes(trainer, now) if trainer.minutes else age * 1.25
-                most = LONG_WINDOWS[-1]
-            self._usual = (due, shortest_window(span, most))
+            self._usual = (due, window_of(self.session, host, trainer))
         return self._usual[1]
 
     def loss_moves(self, job: JobView) -> bool:
@@ -308,7 +296,7 @@ class JobCharts(Grid):
     def draw(self, host: HostView, trainer: TrainerView) -> None:
         """Draw the charts of this rank where they would differ from what is there."""
         now = host.sampled_seconds
-        window = self._seconds = self._shown_seconds(trainer, now or 0.0)
+        window = self._seconds = self._shown_seconds(host, trainer)
         clock = clock_at(self.session, host)
         every = max(window / COLUMNS, self.session.charts_seconds)
         every *= max(len(self.shown) / USUAL_PANELS, 1.0)  # narrower ones move more seldom
@@ -331,11 +319,11 @@ class JobCharts(Grid):
             return
         self._drawn = key
         if "loss" in self.shown:
-            self._draw_loss(host, trainer, window, clock)
+            self._draw_loss(host, trainer, window)
         if "step" in self.shown:
-            self._draw_step(host, trainer, window, clock)
+            self._draw_step(host, trainer, window)
         if "pace" in self.shown:
-            draw_pace(self._pace, self.session, host, trainer, window, clock)
+            draw_pace(self._pace, self.session, host, trainer, window)
         if self._memory.display:
             self._draw_memory(host, trainer, window, clock)
 
@@ -374,16 +362,14 @@ class JobCharts(Grid):
         """There is no rank to draw."""
         self._drawn = None
 
-    def _over(
-        self, what: str, trainer: TrainerView, window: float | None = None, since: str = ""
-    ) -> str:
+    def _over(self, what: str, trainer: TrainerView, over: str = "", since: str = "") -> str:
         d = trainer.definition
         rank = f" of {name_of(trainer)}" if d.rank is not None and d.world_size != 1 else ""
-        over = f"over {window_text(window or self._seconds)}"
+        over = over or f" over {window_text(self._seconds)}"
         room = self._memory.size.width - UNIT_CELLS
-        said = (since, since.partition(",")[0]) if since else ()
-        fits = (one for one in said if text_cells(f"{what}{rank} {one}") <= room)
-        return f"{what}{rank} {next(fits, over)}"
+        said = (f" {since}", f" {since.partition(',')[0]}") if since else ()
+        fits = (one for one in said if text_cells(f"{what}{rank}{one}") <= room)
+        return f"{what}{rank}{next(fits, over)}"
 
     def _since(self, trainer: TrainerView, host: HostView, moments: Sequence[float]) -> str:
         """Say since when readings are known that begin later than the steps of their trainer."""
@@ -393,9 +379,7 @@ class JobCharts(Grid):
         )
         return since_looked(self.session, steps, host.sampled_seconds) if late else ""
 
-    def _draw_loss(
-        self, host: HostView, trainer: TrainerView, window: float, clock: float | None
-    ) -> None:
+    def _draw_loss(self, host: HostView, trainer: TrainerView, window: float) -> None:
         same = [
             t
             for t in host.trainers
@@ -403,45 +387,44 @@ class JobCharts(Grid):
         ]
         telling = next((t for t in (trainer, *same) if t.number("loss") is not None), trainer)
         loss = telling.number("loss")
+        reach = reach_of(telling, window)
         history = while_it_steps(
-            self._history(telling.id, "loss", window),
-            self._history(telling.id, "step", window),
+            self._history(telling.id, "loss", reach),
+            self._history(telling.id, "step", reach),
             telling,
         )
-        set_title(
-            self._loss,
-            self._over(f"Loss {loss_text(loss)}" if loss is not None else "Loss", telling),
-        )
+        seconds, end, over = span_of_steps(telling, [history], window, host.sampled_seconds or 0.0)
+        what = f"Loss {loss_text(loss)}" if loss is not None else "Loss"
+        set_title(self._loss, self._over(what, telling, over))
         self._loss.show_empty(missing(telling, "loss", "no loss seen yet"))
         line = Series("loss", "series1", history.seconds, history.values)
-        now = host.sampled_seconds
         low, high = loss_axis(history.values)
         known = any(value is not None for value in history.values)
-        self._loss.show([line] if known else [], window, low, high, now=now, clock=clock)
+        clock = clock_at(self.session, host, end)
+        self._loss.show([line] if known else [], seconds, low, high, now=end, clock=clock)
 
-    def _draw_step(
-        self, host: HostView, trainer: TrainerView, window: float, clock: float | None
-    ) -> None:
+    def _draw_step(self, host: HostView, trainer: TrainerView, window: float) -> None:
         now = host.sampled_seconds or 0.0
         # a ledger comes by the minute: over a shorter time there may be nothing of it
-        long = max(window, min(window_of_minutes(trainer, now), JUDGED_SECONDS))
+        long = max(window, min(window_of(self.session, host, trainer), JUDGED_SECONDS))
         parts = step_parts(ranks_of(host, trainer), host, self.session.history)
         found = measured(self.session, trainer, window)
         if parts is not None and parts.of_ledger:  # else the chart would divide a step otherwise
             ledger, tokens = of_trainer(trainer, long), tokens_of(parts)
             layers = of_ledger(self.session, trainer, ledger, long, now, tokens)
             found, window = (layers, long) if layers.known else (found, window)
+        seconds, end, over = found.span(trainer, window, now)
         self._step.show_empty(missing(trainer, "step_seconds", "no step has ended yet"))
         self._step.show(
             found.layers,
             found.moments,
-            window,
+            seconds,
             None,
-            host.sampled_seconds,
-            self._over(found.what, trainer, window),
+            end,
+            self._over(found.what, trainer, over),
             ticks=ticks(host.marks, {trainer.id}),
             steps=found.steps,
-            clock=clock,
+            clock=clock_at(self.session, host, end),
         )
 
     def _draw_memory(

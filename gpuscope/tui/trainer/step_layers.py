@@ -18,6 +18,7 @@ from ...store.view import History, TrainerView
 from ..charts.chart_series import thin
 from ..charts.stack_columns import Layer
 from ..shared.job_series import nanoseconds, part_of_step
+from ..shared.windows import Span, reach_of, span_of_steps
 from ..shell.session import Session
 from .time_history import layers, tokens_of
 
@@ -38,6 +39,11 @@ class StepLayers(NamedTuple):
         """Whether there is anything to draw."""
         return any(value is not None for one in self.layers for value in one.values)
 
+    def span(self, trainer: TrainerView, window: float, now: float) -> Span:
+        """Return the time to show of a chart over ``window`` seconds."""
+        of = self.layers[0].values if self.layers else ()
+        return span_of_steps(trainer, [History(tuple(self.moments), tuple(of))], window, now)
+
 
 def of_ledger(
     session: Session,
@@ -47,11 +53,12 @@ def of_ledger(
     now: float,
     tokens: Mapping[str, str] | None = None,
 ) -> StepLayers:
-    """Return the rows of the ledger over the last ``window`` seconds, pauses included.
+    """Return the rows of the ledger over the last ``window`` seconds of steps, pauses included.
 
     ``tokens`` are the colours that rows have elsewhere on the page.
     """
     minutes = minutes_of_steps(trainer) if stands_still(trainer) else trainer.minutes
+    window = reach_of(trainer, window)
     recent = [m for m in minutes if m["m"] / 1e9 > now - window - 60.0]
     own = tokens_of(ledger)
     if tokens is not None:
@@ -67,6 +74,8 @@ def of_ledger(
 
 def measured(session: Session, trainer: TrainerView, window: float) -> StepLayers:
     """Return the parts of a step as the probe times them; where it does not, the step time."""
+
+    window = reach_of(trainer, window)
 
     def history(column: str) -> History:
         return thin(session.history(trainer.id, column, window))
