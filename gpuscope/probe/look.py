@@ -53,6 +53,7 @@ LONG_STEP = 2.0
 """A step that takes this many times the median, without its wait for a loader, has a pause."""
 SPREAD = 0.25
 """If half of the earlier steps differ by more than this share, the cost of the trace is unknown."""
+NO_STEP = "no step ended in time"
 NO_CUDA = "the training does not use CUDA"
 
 
@@ -146,7 +147,8 @@ def take(
             for one in traces:
                 one.stop()
 
-    def record(one: Trace) -> None:
+    def record(one: Trace) -> bool:
+        """Return whether a whole step is in it. Raises Refusal."""
         del stack_samples[:], collections[:], inputs[:]
         steps.on_step = one
         try:
@@ -156,8 +158,10 @@ def take(
         spans.extend(one.spans)
         if alone.wanted.is_set():
             raise Refusal("refused", "the training has started a profiler of its own")
-        if one.results is None:
-            raise Refusal("failed", one.problem or "no step ended in time")
+        whole = one.results is not None and len(one.marks) > 1
+        if not whole and one.problem:
+            raise Refusal("failed", one.problem)
+        return whole
 
     act.stage = "looking for other profilers"
     usual, before = _undisturbed(steps, ledger), steps.counted
@@ -178,6 +182,9 @@ def take(
         try:
             if first is not None:
                 record(first)
+                if first.results is None:
+                    raise Refusal("failed", NO_STEP)
+                seen = list(stack_samples), list(collections), list(inputs)
                 events = first.results.events()
                 most = MOST_OF_HOST if first.drained else MOST_EVENTS
                 count = len(events) * (2 if first.without_launches else 1)
@@ -186,26 +193,27 @@ def take(
                     traces, trace = [first], first
                 else:
                     trace.limit(room)
-                    first.results = None
                     events.clear()
                     act.wait(SETTLES_SECONDS)
-            if trace is not first:
-                record(trace)
+            if trace is not first and not record(trace):
+                trace.results = None
+                if first is None or len(first.marks) < 2:
+                    raise Refusal("failed", NO_STEP)
+                # The host stood still for long between steps: there was time for that one alone.
+                trace, (stack_samples, collections, inputs) = first, seen
+            elif first not in (None, trace):
+                first.results = None
         finally:
             try:
                 gc.callbacks.remove(on_collection)
             except ValueError:
                 pass
             steps.inputs = None
-        if len(trace.marks) < 2 and not trace.problem:
-            trace.results = None
-            raise Refusal("failed", "no step was completed in time")
     act.stage = "the trace is being read"
     used, reading = time.thread_time(), time.perf_counter()
     with YoungOnly():
         breathe = Breath()
-        if trace is not first:
-            events = trace.results.events()
+        events = events or trace.results.events()
         breathe()
         value = _read(trace, events, breathe, collections, inputs, stack_samples)
     spans.append(("read", reading, time.perf_counter()))
@@ -298,7 +306,7 @@ def _between_steps(act: LongRequest, trace: Trace, steps: Steps) -> bool:
             ended.append(False)
 
     act.stage = "waiting for the end of a step"
-    until = act.deadline - 0.5 * act.seconds
+    until = time.monotonic() + min(0.5 * act.seconds, SOON_ENOUGH_SECONDS)
     steps.on_step = note
     try:
         while not ended and time.monotonic() < until:

@@ -237,7 +237,7 @@ def test_a_training_on_the_cpu_has_flops_but_no_peak(ask):
         ),
         ("refused", "the training runs in another thread", "import torch in the thread that"),
         ("unsupported", "no step was seen yet", "after the first steps"),
-        ("failed", "no step was completed in time", "waits for slow steps"),
+        ("failed", "no step ended in time", "waits for slow steps"),
         ("unfinished", "look was not done within 7 s: it is being read", "waits for slow steps"),
     ],
 )

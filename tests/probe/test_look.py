@@ -381,6 +381,40 @@ def test_a_first_look_of_many_events_is_the_step_that_was_traced_to_count_them(
                                                         "stop", "read"}  # fmt: skip
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_training_that_stands_still_after_one_traced_step_is_told_by_that_step(
+    training, begun, monkeypatch
+):
+    """As one that reads its loss at each tenth step, once the device has done all of them."""
+    read = []
+    monkeypatch.setattr(look, "_read", lambda trace, *seen: read.append((trace, *seen)) or {})
+    first, trace = Trace(torch, CPU, 1), Trace(torch, CPU, 3)
+    first.limit(1)
+    box = []
+    thread = threading.Thread(
+        target=lambda: box.append(
+            look.take(act(3.0), trace, training.steps, training.ledger, first)
+        )
+    )
+    thread.start()
+    training.until(lambda: trace.running if begun else first.over.is_set())
+    thread.join()  # and not one step more
+    assert [one for one, *_ in read] == [first]
+    assert len(read[0][1]) > 0
+    assert box[0]["began"] == first.marks[0] / 1e9
+    assert (len(trace.marks), trace.results) == (int(begun), None)
+    assert training.steps.on_step is None
+    with torch.profiler.profile(activities=list(CPU)):
+        training.step()
+
+
+def test_nobody_waits_long_for_a_step_before_cupti_is_set_up(training):
+    began = time.monotonic()
+    assert not look._between_steps(act(), Trace(torch, CPU, 3), training.steps)
+    assert time.monotonic() - began < 5
+    assert training.steps.on_step is None
+
+
 def test_no_launches_are_recorded_once_another_thread_has_ended_the_trace(training, monkeypatch):
     """CUPTI would go on recording them, and nobody would ever take them out of its buffers."""
     asked = []
