@@ -36,6 +36,10 @@ _CELL = re.compile(
 """One line of the tables that Stable-Baselines3 prints."""
 
 
+EPOCH_HEADER = re.compile(r"Epoch (\d{1,9})/\d{1,9}\s{0,9}$")
+"""The line of Keras above the progress bar of an epoch, which itself does not name it."""
+
+
 class LogFigures(NamedTuple):
     """The figures about a training at the end of a log, None where the log does not contain them.
 
@@ -76,10 +80,10 @@ def figures(text: str) -> LogFigures:
         if step is not None and loss is not None:
             break
     if loss is None:
-        rows = list(_rows(lines))
+        rows = list(table_losses(lines))
         if rows:
-            loss = rows[-1][0]
-            epoch = rows[-1][1] if epoch is None else epoch
+            _, loss, last = rows[-1]
+            epoch = last if epoch is None else epoch
     return LogFigures(step, total, loss, epoch)
 
 
@@ -99,7 +103,8 @@ class LostRun(NamedTuple):
 def lost_run(text: str) -> Optional[LostRun]:
     """Return the losses that are not finite at the end of ``text``, None if the last is finite."""
     lines = _lines(text)
-    losses = list(_placed_losses(lines)) or [(loss, f"epoch {n}") for loss, n in _rows(lines)]
+    rows = table_losses(lines)
+    losses = list(_placed_losses(lines)) or [(loss, f"epoch {epoch}") for _, loss, epoch in rows]
     run: List[str] = []
     is_whole = True
     for loss, place in losses:
@@ -113,13 +118,18 @@ def lost_run(text: str) -> Optional[LostRun]:
 def _placed_losses(lines: List[str]) -> Iterator[Tuple[float, str]]:
     """Yield each training loss of these lines with the step at which it was printed, if any."""
     place = ""
+    headed: Optional[int] = None
     for line in lines:
+        header = EPOCH_HEADER.match(line)
+        if header:
+            headed = int(header.group(1))
         cell = _CELL.match(line)
         if cell and cell.group(1) != "loss":
             continue
         found = None if cell else _step(line)
         if found is not None:
-            step, _, epoch = found
+            step, total, epoch = found
+            epoch = headed if epoch is None and total is not None else epoch
             place = f"step {step:,}" + (f" of epoch {epoch}" if epoch is not None else "")
         losses = [cell.group(2)] if cell else training_losses(line)
         if losses:
@@ -150,25 +160,26 @@ def _step(line: str) -> Optional[Tuple[int, Optional[int], Optional[int]]]:
     return None
 
 
-def _rows(lines: List[str]) -> Iterator[Tuple[float, int]]:
-    """Yield loss and epoch of each row of a table that has them as columns.
+def table_losses(lines: List[str]) -> Iterator[Tuple[int, float, int]]:
+    """Yield the index, the loss and the epoch of each row of a table that has them as columns.
 
-    fastai, skorch and ultralytics print such tables.
+    fastai, skorch and ultralytics print such tables, and pandas with an index before each row.
     """
     losses: Dict[int, str] = {}
-    at = -1
-    for line in lines:
+    at, width = -1, 0
+    for index, line in enumerate(lines):
         words = line.lower().split()[:MAX_COLUMNS]
         if "epoch" in words and any(word.endswith("loss") for word in words):
             names = {n: word for n, word in enumerate(words) if word.endswith("loss")}
             training = {n: w for n, w in names.items() if w.partition("_")[0] not in NOT_TRAINING}
             only = {n: w for n, w in training.items() if w in ("train_loss", "loss")}
             # Otherwise the columns are parts of one loss.
-            losses, at = only or training, words.index("epoch")
+            losses, at, width = only or training, words.index("epoch"), len(words)
             continue
+        words = words[len(words) == width + 1 :]
         if losses and len(words) > max(max(losses), at):
             try:
-                row = sum(float(words[n]) for n in losses), int(words[at].partition("/")[0])
+                loss, epoch = sum(float(words[n]) for n in losses), int(words[at].split("/")[0])
             except ValueError:
                 continue
-            yield row
+            yield index, loss, epoch

@@ -5,6 +5,7 @@ The end of its own log tells its step and loss; it is known for how long it has 
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import re
@@ -18,6 +19,7 @@ import pytest
 
 from gpuscope.collect import log_progress, processes
 from gpuscope.collect.log_progress import LOG_COLUMNS, OutsideReader, figures
+from gpuscope.doctor import messages
 from gpuscope.text.log_figures import lost_run
 from gpuscope.wire.frames import LOST, NO_PERMISSION, NOT_SUPPORTED, ProcDef, Unknown
 from gpuscope.wire.loss_text import NotFinite, read_not_finite
@@ -64,6 +66,11 @@ epoch     train_loss  valid_loss  accuracy  time
 0         2.312000    1.200000    0.500000  00:01
 1         nan         1.100000    0.500000  00:01
 """
+PANDAS = """
+   epoch  train_loss  val_loss
+0      3        0.69      0.70
+1      4         NaN       NaN
+"""
 YOLO = """
       Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size
 \r\x1b[K        2/3         0G        2.5        3.5          4         12         64: 50% ━━━━━━────── 2/4 3.2it/s 1s
@@ -100,10 +107,22 @@ def test_what_frameworks_print(text, step, total, loss, epoch):
     assert figures(text) == (step, total, loss, epoch)
 
 
-def test_a_loss_in_a_table_that_is_no_number_is_seen():
-    found = figures(FASTAI)
+@pytest.mark.parametrize(("text", "epoch"), [(FASTAI, 1), (PANDAS, 4)], ids=["fastai", "pandas"])
+def test_a_loss_in_a_table_that_is_no_number_is_seen(text, epoch):
+    found = figures(text)
     assert math.isnan(found.loss)
-    assert found.epoch == 1
+    assert found.epoch == epoch
+    report = messages.report(io.BytesIO(text.encode()), "train.log", "train.log", "")
+    titles = [one.title for one in report.findings if one.pitfall == "not-finite"]
+    assert f"The loss is NaN from epoch {epoch} on" in titles
+
+
+def test_the_epoch_of_keras_stands_above_its_bar_and_what_redraws_it_is_left_out():
+    text = "Epoch 4/9\n\x1b[1m8/8\x1b[0m ━━━━ 1s 5ms/step - loss: nan" + "\b" * 40 + "\n"
+    report = messages.report(io.BytesIO(text.encode()), "train.log", "train.log", "")
+    said = next(one for one in report.findings if one.pitfall == "not-finite")
+    assert "step 8 of 8 in epoch 4" in said.title + said.evidence[0].text
+    assert said.evidence[0].text.endswith("loss: nan")
 
 
 @pytest.mark.parametrize(
@@ -188,6 +207,10 @@ def test_step_and_loss_come_from_a_log_file_and_follow_it(tmp_path, writer):
         ("step 1 loss nan val_loss 2.0\nstep 2 loss nan val_loss 2.0\n", ("step 1", 2, True)),
         ("50%|#| 5/10 [00:01, loss=nan]\r50%|#| 5/10 [00:02, loss=nan]\r", ("step 5", 1, True)),
         ("{'loss': 2.0}\n{'loss': nan}\n{'loss': nan}\n", ("", 2, False)),
+        (
+            "Epoch 4/9\n8/8 ━━━━ 1s 5ms/step - loss: nan\nEpoch 5/9\n8/8 ━━━━ 1s - loss: nan\n",
+            ("step 8 of epoch 4", 2, True),
+        ),
         ("Epoch: [3][ 10/5005] Loss nan\nEpoch: [3][ 20/5005] Loss nan\n",
          ("step 10 of epoch 3", 2, True)),
         (FASTAI, ("epoch 1", 1, False)),

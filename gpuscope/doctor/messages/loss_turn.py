@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
-from ...text.log_figures import LogFigures, figures
+from ...text.log_figures import EPOCH_HEADER, LogFigures, figures, table_losses
 from ...wire.loss_text import NUMBER
 from . import figures as figure_rules
 from .text import Log
@@ -28,7 +28,7 @@ GROWN_LOSS, GROWN_NORM = 5.0, 10.0
 
 A norm varies more from step to step than a loss does.
 """
-_MAYBE = re.compile(r"loss\W{0,6}(?:nan|[-+]?inf)|grad_norm\W{0,4}nan")
+_MAYBE = re.compile(r"(?<![a-z])(?:nan|inf)(?![a-z\d])")
 _NORM = re.compile(rf"grad(?:ient)?[_ ]?norm[\"']?\s?[:=]?\s?({NUMBER})", re.I)
 _PART_OF_EPOCH = re.compile(rf"epoch[\"']?\s?[:=]\s?[\"']?({NUMBER})", re.I)
 _NOT_OFF = (
@@ -54,9 +54,9 @@ class _Reading:
 
 def votes(log: Log) -> Iterator[Vote]:
     """Yield the likely causes of a training loss that turns NaN or infinite in this log."""
-    if not _MAYBE.search(log.squeezed):
+    if not _MAYBE.search(log.flat):
         return
-    readings = list(_readings(log))
+    readings = list(_readings(log)) or list(_of_tables(log))
     turn = next((one for one in readings if not math.isfinite(one.loss)), None)
     if turn is None:
         return
@@ -81,9 +81,15 @@ def votes(log: Log) -> Iterator[Vote]:
 
 def _readings(log: Log) -> Iterator[_Reading]:
     """Yield every training loss that the log prints, in its order."""
+    headed: int | None = None
     for index, (_, line) in enumerate(log.lines):
         for text in line.split("\r"):
+            header = EPOCH_HEADER.match(text)
+            if header:
+                headed = int(header[1])
             found = figures(text) if "loss" in text.lower() else LogFigures()
+            if found.epoch is None and found.total is not None:
+                found = found._replace(epoch=headed)
             if found.loss is not None:
                 norm = _NORM.search(text)
                 yield _Reading(
@@ -95,8 +101,16 @@ def _readings(log: Log) -> Iterator[_Reading]:
                 )
 
 
+def _of_tables(log: Log) -> Iterator[_Reading]:
+    """Yield every loss in a table that the log prints, whose rows do not say what they are."""
+    pieces = [(i, text) for i, (_, line) in enumerate(log.lines) for text in line.split("\r")]
+    for at, loss, epoch in table_losses([text for _, text in pieces]):
+        index, text = pieces[at]
+        yield _Reading(index, _shortened(text), loss, None, f"epoch {epoch}")
+
+
 def _shortened(text: str) -> str:
-    text = text.strip()
+    text = text.replace("\b", "").strip()  # with which Keras redraws its bar
     return text if len(text) <= 300 else f"{text[:120]} … {text[-170:]}"
 
 
