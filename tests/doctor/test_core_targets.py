@@ -364,6 +364,20 @@ def test_a_script_that_is_not_checked_is_no_healthy_one(tmp_path, text, said):
     assert said in problem
 
 
+def test_of_a_script_it_is_said_how_to_see_it_run(tmp_path):
+    script = tmp_path / "my train.py"
+    script.write_text("import torch\nprint(torch.__version__)\n")
+    (open_question,) = examine(script).abstained
+    assert f"gpuscope run '{script}' starts it" in open_question.missing
+    assert "gpuscope why" in open_question.missing
+    for text in ("import os\n", "import torch\ndef\n"):
+        script.write_text(text)
+        report = examine(script)
+        assert (report.abstained, len(report.problems)) == ((), 1), "what no run would tell"
+    (tmp_path / "log").write_text(LOG)
+    assert examine(tmp_path / "log").abstained == ()
+
+
 def test_of_a_process_without_a_probe_the_log_that_it_writes_is_read(tmp_path, monkeypatch):
     none = Report(problems=("There is no probe in it.",))
     monkeypatch.setattr("gpuscope.cli.commands.doctor.live.examine", lambda *_: none)

@@ -12,6 +12,7 @@ import gzip
 import io
 import os
 import re
+import shlex
 import stat
 import sys
 import zlib
@@ -256,7 +257,9 @@ def _file(file: Any, path: Path, name: str, regular: bool, symptom: str) -> Repo
     head = file.peek(HEAD_BYTES)[:HEAD_BYTES]
     if path.suffix in (".py", ".pyw") or _PYTHON_LINE.match(head):
         found = _ask(name, "gpuscope.doctor.script:report", [str(path)])
-        return found if found.findings or found.problems else found + _of_no_use(file, head, name)
+        if not found.findings and not found.problems:
+            found += _of_no_use(file, head, name)
+        return found if found.problems else found + _left_open(path, name)
     if path.suffix == ".ipynb":
         stem = clean(path.stem, 100)
         raise CannotExamine(
@@ -280,6 +283,13 @@ def _end_of(path: Path) -> bytes:
     with open_regular(path) as file:
         file.seek(max(0, path.stat().st_size - HEAD_BYTES))
         return file.read()
+
+
+def _left_open(path: Path, name: str) -> Report:
+    """Return what the text of a script cannot tell, and how to see it."""
+    from ....doctor.script import WORDINGS
+
+    return Report(abstained=(WORDINGS.abstained("runs", script=name, path=shlex.quote(str(path))),))
 
 
 def _of_no_use(file: Any, head: bytes, name: str) -> Report:
