@@ -79,13 +79,19 @@ def test_a_pause_is_told_from_its_bar_on_with_its_line_and_what_it_costs(name):
         ("checkpoint", "lightning", "ModelCheckpoint(every_n_train_steps=2000)"),
         ("validation", "lightning", "val_check_interval=2000"),
         ("logging", "lightning", "log_every_n_steps=100"),
+        ("checkpoint", "keras", "save_freq=2000"),
+        ("validation", "keras", "validation_freq=5"),
+        ("logging", "keras", "update_freq=100"),
+        ("checkpoint", "composer", 'save_interval="2000ba"'),
+        ("validation", "composer", 'eval_interval="2000ba"'),
+        ("checkpoint", "fastai", "every_epoch=10"),
     ],
 )
 def test_a_frameworks_own_option_is_the_fix_where_it_runs_the_loop(name, framework, option):
     (one,) = found(load=30.0, framework=framework, **{name: 0.5})
     assert option in one.fixes[0].code
     assert {fix.framework for fix in one.fixes} == {framework}
-    for other in (None, "fastai"):
+    for other in (None, "ignite"):
         (one,) = found(load=30.0, framework=other, **{name: 0.5})
         fixes = one.fixes or table.load()[one.pitfall].fixes_for(one.cause)
         assert fixes
