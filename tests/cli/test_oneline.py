@@ -17,11 +17,12 @@ import pytest
 from gpuscope.cli import free_devices, output, past_trainers
 from gpuscope.cli.commands import oneline
 from gpuscope.cli.commands.devices import verb as devices_verb
-from gpuscope.cli.local_look import look
+from gpuscope.cli.local_look import LocalLook, look
 from gpuscope.store.view import Gone, HostView
+from gpuscope.wire import frames as f
 from gpuscope.wire.frames import NOT_SUPPORTED, Unknown
 from tests.cli.test_why import of_cpu
-from tests.fakes import views
+from tests.fakes import clocks, views
 from tests.fakes.in_process import command
 from tests.fakes.nvml import FakeNvml, FakeProcess
 from tests.recordings import SHIPPED
@@ -153,3 +154,23 @@ def test_watch_without_oneline_is_refused():
     done = command("--watch", "3")
     assert (done.returncode, done.stdout) == (64, "")
     assert "Next: gpuscope --oneline --watch 3" in done.stderr
+
+
+@pytest.mark.parametrize("cuda", [False, True])
+def test_of_ranks_on_the_cpu_the_probes_are_asked_for_what_they_remember(cuda):
+    """There the parts of a step do not tell that a rank waits; nobody else costs two seconds."""
+    frames = clocks.of_ranks(slow=2)
+    for frame in frames:
+        if isinstance(frame, f.Def) and frame.trainer is not None:
+            frame.trainer.cuda = cuda
+    past = [one for one in frames if isinstance(one, f.Event) and one.e == "time"]
+    bare, _ = views.seen([one for one in frames if one not in past])
+    out, asked = io.StringIO(), []
+
+    def remembered() -> HostView:
+        asked.append(True)
+        return views.seen(frames)[0]
+
+    args = argparse.Namespace(watch=None)
+    oneline.run(args, lambda timeout: LocalLook(bare, True), out, remembered)
+    assert bool(asked) == ("rank 2 late" in out.getvalue()) == (not cuda), out.getvalue()

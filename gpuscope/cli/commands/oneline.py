@@ -39,23 +39,45 @@ _COLOURS = {"bad": "31", "warn": "33", "free": "32"}
 
 
 def run(
-    args: argparse.Namespace, look: Callable[..., LocalLook] = look, out: TextIO | None = None
+    args: argparse.Namespace,
+    look: Callable[..., LocalLook] = look,
+    out: TextIO | None = None,
+    remembered: Callable[[], HostView | None] | None = None,
 ) -> int:
     """Print the line, once or every ``args.watch`` seconds.
 
     The exit code is the same as that of ``gpuscope devices``.
     """
-    stream = out or sys.stdout
+    stream, remembered = out or sys.stdout, remembered or _remembered
     colours = output.coloured(stream)
     while True:
         began = time.monotonic()
         host = look(timeout=TIMEOUT_SECONDS).host
+        if any(map(_waits_unseen, host.jobs)):
+            host = remembered() or host
         problems = devices_document.find_problems(host)
         again = args.watch is not None
         print(line(host, colours, dead_trainers.brief()), file=stream, flush=True)
         if not again:
             return output.exit_code(problems) if host.devices else ExitStatus.UNCHECKED
         time.sleep(max(0.0, args.watch - (time.monotonic() - began)))
+
+
+def _waits_unseen(job: JobView) -> bool:
+    """Tell whether ranks may wait for another of them unseen in the parts of their steps.
+
+    On the CPU the wait is inside of the backward pass. Only the samples of the training threads
+    tell it, which the probes remember for some minutes.
+    """
+    ranks = [one for one in job.trainers if one.gone is None]
+    return len(ranks) > 1 and not any(one.definition.cuda for one in ranks)
+
+
+def _remembered() -> HostView | None:
+    """Return this machine with what the probes remember, which takes two seconds longer."""
+    from .doctor.live import watch
+
+    return watch(TIMEOUT_SECONDS, ask=True)[0].view().host
 
 
 def line(host: HostView, colours: bool = False, ended: str = "") -> str:
