@@ -33,6 +33,7 @@ from ....text.units import window_text
 from ....wire.clean import clean
 from ....wire.files import open_regular
 from ... import remote
+from ...one_trainer import has_socket, is_started_with_us
 from . import left_elsewhere
 
 PIECE_BYTES = 64 << 10
@@ -214,8 +215,13 @@ def _examine(target: str, timeout: float, symptom: str) -> Report:
 
 
 def _logs_of(pid: int, timeout: float, symptom: str) -> Report:
-    """Return what the files say into which a process writes that has no probe."""
+    """Return what the files say into which a process writes, if it has no probe.
+
+    A probe that has not answered yet will say more, and contradict what only looks like a fault.
+    """
     report = Report()
+    if has_socket(pid) or is_started_with_us(pid):
+        return report
     for log in dict.fromkeys(Path(f"/proc/{pid}/fd/{number}").resolve() for number in (1, 2)):
         try:
             if log.is_file():
