@@ -104,20 +104,27 @@ def lost_run(text: str) -> Optional[LostRun]:
     """Return the losses that are not finite at the end of ``text``, None if the last is finite."""
     lines = _lines(text)
     rows = table_losses(lines)
-    losses = list(_placed_losses(lines)) or [(loss, f"epoch {epoch}") for _, loss, epoch in rows]
+    losses = list(_placed_losses(lines)) or [
+        (loss, f"epoch {epoch}", True) for _, loss, epoch in rows
+    ]
     run: List[str] = []
     is_whole = True
-    for loss, place in losses:
+    for loss, place, is_once in losses:
         if math.isfinite(loss):
             run, is_whole = [], False
-        elif not run or not place or place != run[-1]:
+        elif not is_once or not run or place != run[-1]:
             run.append(place)
     return LostRun(run[0], len(run), is_whole) if run else None
 
 
-def _placed_losses(lines: List[str]) -> Iterator[Tuple[float, str]]:
-    """Yield each training loss of these lines with the step at which it was printed, if any."""
+def _placed_losses(lines: List[str]) -> Iterator[Tuple[float, str, bool]]:
+    """Yield each training loss of these lines with where it was printed, "" where that is unknown.
+
+    That is a step, else an epoch. Then follows whether such a place has one loss only: an epoch may
+    have several.
+    """
     place = ""
+    is_step = False
     headed: Optional[int] = None
     for line in lines:
         header = EPOCH_HEADER.match(line)
@@ -131,9 +138,13 @@ def _placed_losses(lines: List[str]) -> Iterator[Tuple[float, str]]:
             step, total, epoch = found
             epoch = headed if epoch is None and total is not None else epoch
             place = f"step {step:,}" + (f" of epoch {epoch}" if epoch is not None else "")
+            is_step = True
         losses = [cell.group(2)] if cell else training_losses(line)
+        named = _EPOCH.search(line) if losses and not is_step else None
+        if named:
+            place = f"epoch {named.group(1)}"
         if losses:
-            yield float(losses[-1]), place
+            yield float(losses[-1]), place, is_step
 
 
 def _lines(text: str) -> List[str]:

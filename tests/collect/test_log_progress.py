@@ -207,6 +207,9 @@ def test_step_and_loss_come_from_a_log_file_and_follow_it(tmp_path, writer):
         ("step 1 loss nan val_loss 2.0\nstep 2 loss nan val_loss 2.0\n", ("step 1", 2, True)),
         ("50%|#| 5/10 [00:01, loss=nan]\r50%|#| 5/10 [00:02, loss=nan]\r", ("step 5", 1, True)),
         ("{'loss': 2.0}\n{'loss': nan}\n{'loss': nan}\n", ("", 2, False)),
+        ("Epoch 7: loss=2.0\nEpoch 8: loss=nan\nEpoch 9: loss=nan\n", ("epoch 8", 2, False)),
+        ("epoch 8 loss nan\nepoch 8 loss nan\n", ("epoch 8", 2, True)),
+        ("{'loss': nan, 'epoch': 0.5}\n{'loss': nan, 'epoch': 1.0}\n", ("", 2, True)),
         (
             "Epoch 4/9\n8/8 ━━━━ 1s 5ms/step - loss: nan\nEpoch 5/9\n8/8 ━━━━ 1s - loss: nan\n",
             ("step 8 of epoch 4", 2, True),

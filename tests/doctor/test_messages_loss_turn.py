@@ -98,7 +98,7 @@ def test_settings_that_turn_fp16_off_are_no_evidence_of_it(words):
             ),
             "step 200 of 500",
         ),
-        (("epoch 3, loss 0.9", "epoch 4, loss nan"), "line 2"),
+        (("epoch 3, loss 0.9", "epoch 4, loss nan"), "epoch 4"),
         (("step 1 loss 0.9\rstep 2 loss inf\rstep 3 loss nan",), "step 2"),
     ],
 )

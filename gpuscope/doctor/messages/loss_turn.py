@@ -30,7 +30,7 @@ A norm varies more from step to step than a loss does.
 """
 _MAYBE = re.compile(r"(?<![a-z])(?:nan|inf)(?![a-z\d])")
 _NORM = re.compile(rf"grad(?:ient)?[_ ]?norm[\"']?\s?[:=]?\s?({NUMBER})", re.I)
-_PART_OF_EPOCH = re.compile(rf"epoch[\"']?\s?[:=]\s?[\"']?({NUMBER})", re.I)
+_PART_OF_EPOCH = re.compile(rf"\bepoch[\"']?\s?[:=]?\s?[\"']?({NUMBER})", re.I)
 _NOT_OFF = (
     r"(?![\"']?\s?[:=]\s?\{?\s?[\"']?(?:enabled[\"']?\s?[:=]\s?)?(?:false|0\b|none|null|no\b|auto))"
 )
