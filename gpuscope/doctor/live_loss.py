@@ -31,7 +31,8 @@ def not_finite(scene: LiveScene, job: JobView) -> Findings:
         "since": found.place,
         "pids": " ".join(_pids(job)),
     }
-    if trainer is not None and trainer.number("skipped_steps") is not None:
+    in_fp16 = trainer is not None and trainer.number("skipped_steps") is not None
+    if in_fp16:
         scaler = Evidence(
             "it has a GradScaler, as for fp16, whose largest number is 65504", "probe"
         )
@@ -47,7 +48,8 @@ def not_finite(scene: LiveScene, job: JobView) -> Findings:
     elif len(found.before) >= LEAST_FINITE:
         rule = "loss.sudden"
         evidence.append(Evidence("the loss did not grow before it"))
-    yield _finding(rule, figures, where, evidence, 2.5)
+    if rule != "loss.turned" or not in_fp16:  # which says no more than the finding on fp16
+        yield _finding(rule, figures, where, evidence, 2.5)
 
 
 def _finding(

@@ -230,6 +230,7 @@ def test_what_the_loss_did_before_tells_the_likely_cause_and_its_grad_scaler_the
     grown = causes(course=lambda n: 2.0 + n / 100 if n < LOST_AT - 2 else 200.0 * n, scaler=False)
     assert grown == ["loss.diverged"]
     assert causes(course=lambda n: 2.0, scaler=False) == ["loss.turned"], "too few to tell"
+    assert causes(course=lambda n: 2.0) == ["loss.fp16"], "the other would say no more"
 
 
 def test_a_training_without_a_probe_has_the_finding_by_its_log():
