@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from .order import pid_of
+
 if TYPE_CHECKING:
     from .finding import Finding, Fix, Pitfall
 
@@ -17,15 +19,14 @@ STACKS = re.compile(r"gpuscope attach (\d+)")
 _CALL = re.compile(r"\w+\(…, ([^()…]+)\)")
 _TO_FILL = re.compile(r"…|\b(?:N|PID|PIDS|FILE)\b")
 """What a reader has to fill in stands for what is not known here."""
-_PID = re.compile(r"\bpid (\d+)")
 KILL = "kill "
 """Begins a command that ends processes."""
 
 
 def now_of(finding: Finding, row: Pitfall) -> str:
     """Return what helps without a restart, with the process of the finding where it names one."""
-    named = _PID.search(finding.where)
-    return re.sub(r"\bPID\b", named[1], row.now) if named is not None else row.now
+    pid = pid_of(finding)
+    return row.now if pid is None else re.sub(r"\bPID\b", str(pid), row.now)
 
 
 def steps_of(finding: Finding, replayed: bool) -> list[Fix]:
