@@ -172,16 +172,14 @@ def _report(
         )
     )
     trainers = [one for one in host.trainers if one.gone is None]
-    if problem:
-        return Report(problems=(problem, *late))
-    if not trainers:
+    if not trainers and not problem:
         return Report(
             examined=(f"trainers on {name} (none has a probe)",), problems=late
         ) + live.examine(host)
     history = partial(there.store.history, there.source.key)
     found = live.examine(host, history, None if target.pid is None else {target.pid})
     return _as_called_from_here(found, partial(remote.words_for, args, target)) + Report(
-        problems=late
+        problems=tuple(filter(None, (problem, *late)))
     )
 
 
