@@ -18,8 +18,8 @@ from ...text.styled import Line
 from ...text.units import window_text
 from ...text.width import cells as text_cells
 from ..charts.load_strips import LoadStrips
-from ..charts.recorded import recorded_seconds
 from ..overview.panel_rows import WIDE
+from ..shared.windows import shortest_window
 from ..shell.session import Session
 from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
@@ -399,7 +399,7 @@ class FleetPane(Pane):
         column = "utilization_percent" if host.devices else "cpu_percent"
         past = self._fleet.history_of(host)(entity, column, MOST_SECONDS)
         known = now - past.seconds[0] if past.seconds else 0.0
-        return max(WINDOW_SECONDS, recorded_seconds(known, MOST_SECONDS))
+        return max(WINDOW_SECONDS, shortest_window(known, MOST_SECONDS))
 
     def _draw_charts(self) -> None:
         """Draw them again, whose size is another."""
