@@ -251,6 +251,22 @@ async def test_beside_a_training_on_the_cpu_one_line_says_why_there_is_no_gpu():
         assert "gpuscope replay" not in shown
 
 
+@in_loop
+async def test_several_trainings_have_a_lane_each_and_no_axis_that_fits_the_slowest_alone():
+    frames = views.cpu_only()
+    slow = f.TrainerDef(
+        7022, 701, None, None, None, None, None, "slow.py", "2.13.0", "3.11.7", None, "s", False
+    )
+    frames.insert(2, f.Def(322, trainer=slow))
+    for sample in (frame for frame in frames if isinstance(frame, f.Sample)):
+        sample.t.append([322, *views.trainer_row(0, 10 + sample.q // 8, 4.0)[1:]])
+    async with make_app(frames).run_test(size=USUAL) as pilot:
+        screen = await until(pilot, "─ Median step ─", "─ Loss ─", absent="Median step, ms")
+        lanes = screen.split("─ Median step ─")[1]
+        assert re.search(r"slow\.py +.* 4\.00 s", lanes)
+        assert re.search(r"gpuscope lab +.* 50\.0 ms", lanes)
+
+
 @pytest.mark.slow
 @in_loop
 async def test_a_chart_that_has_nothing_to_show_gives_its_place_to_one_that_has():

@@ -15,14 +15,15 @@ from ...model.device_state import mute
 from ...model.ranks import name_of, of_one_job
 from ...model.step_time import input_columns, input_share
 from ...text.process_name import short_script
-from ...text.units import GIB, window_text
+from ...text.units import GIB, duration_text, window_text
 from ..charts.axes import loss_axis, nominal
 from ..charts.strips import Painted
+from ..shared.job_rows import loss_text
 from ..shell.clock_at import clock_at
 from ..terminal.soon import once_after_refresh
 from ..theme import SERIES
 from ..widgets.pane import set_title
-from .drawn_trainers import drawn_trainers, worst_first
+from .drawn_trainers import drawn_trainers, tells_loss, worst_first
 
 if TYPE_CHECKING:
     from ...store.view import DeviceView, History, HostView, TrainerView
@@ -38,7 +39,10 @@ MOST_CURVES = 4
 MOST_HIGH_ROWS = 24
 """Of the first row of charts where the job below it has no use for more."""
 
-FIGURES = ("strips", "few strips", "trends")
+LANES = {"paces": ("step_seconds", duration_text), "losses": ("loss", loss_text)}
+"""What stands in a lane for each of several jobs, for on one axis only the largest would be seen.
+"""
+FIGURES = ("strips", "few strips", "trends", *LANES)
 """The charts that name the value of now."""
 AS_IN_GPUS = "as in GPUs"
 """In place of a legend that does not fit."""
@@ -55,7 +59,7 @@ def kinds_for(
     ``quiet`` host no GPU works: the host's own load takes the place of theirs.
     """
     living = [trainer for trainer in host.trainers if trainer.gone is None]
-    loss = any(trainer.number("loss") is not None for trainer in living)
+    loss = any(tells_loss(host, trainer) for trainer in living)
     waits = any(input_share(trainer) is not None for trainer in living)
     first: tuple[str, ...]
     below: tuple[str, ...]
@@ -74,6 +78,9 @@ def kinds_for(
         load = "strips" if rows > len(host.devices) else "few strips"
         first = (load, "vram", "power", "cpu")
         below = ("step", "loss", "cpu") if loss else ("step", "power", "cpu")
+    if len(living) > 1 and not of_one_job(living):
+        several = {"step": "paces", "loss": "losses"}
+        first, below = (tuple(several.get(one, one) for one in row) for row in (first, below))
     return [first[:across], below[:across]] if second and below else [first[:across]]
 
 
@@ -209,6 +216,8 @@ class Charts(Vertical):
                 self._show_few_strips(chart, host, device)
             elif kind == "trends":
                 self._show_trends(chart, host, device)
+            elif kind in LANES:
+                self._show_lanes(kind, chart, host)
 
     def show_job(self, host: HostView) -> None:
         """Bring the texts about the job up to date, which are no charts: they come with numbers."""
@@ -303,6 +312,31 @@ class Charts(Vertical):
         set_title(chart, f"Last {window_text(self._span)}")
         chart.show(trends, self._span, *self._end)
 
+    def _show_lanes(self, kind: str, chart: Any, host: HostView) -> None:
+        from ..charts.trends import Trend
+
+        column, say = LANES[kind]
+        lanes = [
+            Trend(
+                self._label(host, one),
+                token,
+                self._past_of(one, column),
+                say,
+                floor=None if kind == "losses" else 0.0,
+                step_age=one.number("step_age_seconds"),
+            )
+            for token, one in zip(TOKENS, self._drawn_trainers(host, column), strict=False)
+        ]
+        set_title(chart, f"{'Loss' if kind == 'losses' else 'Median step'}{self._over}")
+        chart.show(lanes, self._span, *self._end)
+
+    def _past_of(self, trainer: TrainerView, column: str, scale: float = 1.0) -> History:
+        """Return readings of a trainer's steps, which end where no step did any more."""
+        from ...model.valid_history import while_it_steps
+
+        steps = self._history(trainer.id, "step")
+        return while_it_steps(self._history(trainer.id, column, scale), steps, trainer)
+
     def _show_vram(
         self, chart: Any, host: HostView, device: DeviceView, asked: DeviceView | None
     ) -> None:
@@ -381,23 +415,15 @@ class Charts(Vertical):
         return found
 
     def _of_trainers(self, host: HostView, column: str, scale: float) -> Sequence[Series]:
-        """Return a curve for each trainer; it ends where no step did any more."""
-        from ...model.valid_history import while_it_steps
+        """Return a curve for each rank of the only job."""
         from ..charts.line import Series, alike_text, one_if_alike
 
-        trainers = self._drawn_trainers(host, column)
-        one_job = of_one_job(trainers)
         found = []
-        for token, trainer in zip(TOKENS, trainers, strict=False):
-            past = self._history(trainer.id, column, scale)
-            past = while_it_steps(past, self._history(trainer.id, "step"), trainer)
-            one = Series(self._label(host, trainer), token, past.seconds, past.values)
-            if any(value is not None for value in one.values):
-                found.append(one)
-        if not one_job:
-            return found
-        job = trainers[0].definition.job
-        known = sum(t.gone is None and t.definition.job == job for t in host.trainers)
+        for token, trainer in zip(TOKENS, self._drawn_trainers(host, column), strict=False):
+            past = self._past_of(trainer, column, scale)
+            if any(value is not None for value in past.values):
+                found.append(Series(self._label(host, trainer), token, past.seconds, past.values))
+        known = sum(t.gone is None for t in host.trainers)
         return one_if_alike(found, alike_text(len(found), known))
 
     def _input(self, host: HostView) -> Sequence[Series]:
@@ -469,10 +495,10 @@ def _make(kind: str, session: Session) -> Painted | JobBrief:
         from .job_brief import JobBrief
 
         return JobBrief(session)
-    if kind == "trends":
+    if kind == "trends" or kind in LANES:
         from ..charts.trends import Trends
 
-        return Trends(classes="panel")
+        return Trends(classes="panel", empty="no step has been timed yet")
     if kind in ("strips", "few strips"):
         strips = LoadStrips(classes="panel")
         strips.legend_elsewhere = "bar height = load"

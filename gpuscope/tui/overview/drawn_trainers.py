@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ...model.lost_loss import told_loss
 from ...model.ranks import of_one_job
 from ...model.stalls import is_stalled
 from ...model.step_time import input_share
@@ -55,6 +56,12 @@ def drawn_trainers(
         if odd not in shown:
             shown[-1] = odd
     return shown
+
+
+def tells_loss(host: HostView, trainer: TrainerView) -> bool:
+    """Return whether a trainer tells its loss by itself, also one that is NaN by now."""
+    told = told_loss(host, trainer)
+    return trainer.number("loss") is not None or (told is not None and told[0] == "loss")
 
 
 def _is_silent(trainer: TrainerView, seconds: float) -> bool:
