@@ -17,11 +17,13 @@ def while_it_steps(history: History, steps: History, trainer: TrainerView | None
     """Return a history that is unknown wherever no step had ended for long.
 
     A reading of a stalled trainer is that of its last step: its chart would go on as if it trained.
-    A gap of a moment stays as it was. Of a ``trainer`` it is known when its last step ended: once
-    the next one is overdue nothing is known from then on, however few readings there are.
+    A gap of a moment stays as it was. What is unknown for longer stays unknown: a loss that is NaN
+    would go on as its last finite value. Of a ``trainer`` it is known when its last step ended:
+    once the next one is overdue nothing is known from then on, however few readings there are.
     """
     values: list[float | None] = []
     last: float | None = None
+    known = -inf
     moved, usual = _before_the_first_end(steps), STALL_SECONDS
     before: float | None = None
     at = 0
@@ -34,8 +36,9 @@ def while_it_steps(history: History, steps: History, trainer: TrainerView | None
                 moved = steps.seconds[at]
             before = step if step is not None else before
             at += 1
-        last = value if value is not None else last
-        values.append(last if moment - moved <= usual else None)
+        if value is not None:
+            last, known = value, moment
+        values.append(last if moment - min(moved, known) <= usual else None)
     ended = last_end(trainer) if trainer is not None else None
     if ended is not None and values and history.seconds[-1] - ended > usual:
         told = bisect_left(history.seconds, ended)  # the reading that tells of the last step

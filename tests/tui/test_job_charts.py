@@ -17,6 +17,7 @@ from gpuscope.wire import frames as f
 from tests.doctor.test_live import put
 from tests.fakes import jobs, views
 from tests.fakes.asked import AskedSource, fails, gives
+from tests.model.test_lost_loss import telling
 from tests.tui.pilot import at_the_jobs, feed, in_loop, make_app, until
 from tests.tui.snapshots import text
 
@@ -79,6 +80,15 @@ def test_a_trainer_that_stands_draws_nothing_on():
     assert drawn[50] == 1.0, "what is missing for a moment stays as it was"
     assert drawn[104] == 1.0
     assert set(drawn[110:]) == {None}
+
+
+def test_a_loss_that_is_unknown_for_long_does_not_go_on_as_its_last_value():
+    seconds = tuple(float(n) for n in range(100))
+    steps = History(seconds, seconds)
+    loss = History(seconds, tuple(1.0 if n <= 50 else None for n in range(100)))
+    drawn = while_it_steps(loss, steps).values
+    assert set(drawn[:55]) == {1.0}
+    assert set(drawn[60:]) == {None}
 
 
 def test_one_that_is_known_to_stand_draws_nothing_from_its_last_step_on():
@@ -171,6 +181,19 @@ async def test_charts_begin_with_what_the_trainer_remembers():
     async with app.run_test(size=(150, 50)) as pilot:
         await open_job(pilot, "over 10 min", "5┤", "█" * 30)
     assert [name for name, _ in source.asked] == ["recent"] * 3, "once for each rank, and the agent"
+
+
+@in_loop
+@pytest.mark.parametrize("at_log", [False, True])
+async def test_a_loss_that_turned_nan_is_the_first_chart_and_ends_there(at_log):
+    app = make_app(telling("nan", at_log))
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await open_job(pilot, "Loss nan over")
+        course = screen.split("Loss nan over")[1].splitlines()
+        braille = [
+            max((at for at, c in enumerate(row) if c > "\u2800"), default=0) for row in course
+        ]
+        assert 10 < max(braille) < 60, "it does not go on to now"
 
 
 @in_loop

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from ...model.lost_loss import told_loss
 from ...store.view import History
 from ...wire.frames import Unknown
 
 if TYPE_CHECKING:
-    from ...store.view import Entity
+    from ...store.view import Entity, HistoryOf, HostView, TrainerView
 
 PEAK_SECONDS = 10.0
 """Of how long before the highest memory is shown at each moment, at least."""
@@ -49,6 +50,23 @@ def part_of_step(part: History, compute: Sequence[float | None]) -> list[float |
 def nanoseconds(history: History) -> list[float | None]:
     """Return the values of a history of seconds in nanoseconds."""
     return [None if value is None else max(0.0, value) * NS for value in history.values]
+
+
+def loss_course(
+    host: HostView, trainers: Iterable[TrainerView], history: HistoryOf, seconds: float | None
+) -> tuple[TrainerView, History] | None:
+    """Return the loss of the first trainer that tells one, else of one that told it before.
+
+    One that is NaN by a log has its finite values there.
+    """
+    for one in sorted(trainers, key=lambda trainer: trainer.number("loss") is None):
+        told = told_loss(host, one)
+        by_log = told is not None and told[0] == "log_loss" and one.process is not None
+        owner, column = (one.process, "log_loss") if by_log else (one.id, "loss")
+        past = history(owner, column, seconds) if owner is not None else History()
+        if any(value is not None for value in past.values):
+            return one, past
+    return None
 
 
 def missing(entity: Entity, column: str, otherwise: str) -> str:

@@ -31,8 +31,8 @@ from ..charts.stacked import Peak, StackedChart, TimeChart
 from ..charts.trends import Trends, moves
 from ..memory.timeline import ticks
 from ..shared.event_rows import event_lines
-from ..shared.job_rows import loss_text
-from ..shared.job_series import PEAK_SECONDS, missing, recent_peaks
+from ..shared.job_rows import loss_piece
+from ..shared.job_series import PEAK_SECONDS, loss_course, missing, recent_peaks
 from ..shared.step_split import tokens_of
 from ..shared.windows import LONG_WINDOWS, WINDOWS, reach_of, span_of_steps, window_of
 from ..shell.clock_at import clock_at
@@ -185,11 +185,15 @@ class JobCharts(Grid):
             self._usual = (due, window_of(self.session, host, trainer))
         return self._usual[1]
 
-    def loss_moves(self, job: JobView) -> bool:
+    def knows_loss(self, host: HostView, job: JobView) -> bool:
+        """Return whether a rank tells its loss, or told it before it was none."""
+        return loss_course(host, job.trainers, self._history, self._seconds) is not None
+
+    def loss_moves(self, host: HostView, job: JobView) -> bool:
         """Return whether the loss of a job is worth a chart: once it is, the chart stays."""
-        ranks = [t for t in job.trainers if t.number("loss") is not None]
-        if ranks and not self._moving:
-            self._moving = moves(self._history(ranks[0].id, "loss", self._seconds))
+        if not self._moving:
+            found = loss_course(host, job.trainers, self._history, self._seconds)
+            self._moving = found is not None and moves(found[1])
         return self._moving
 
     def memory_moves(self, trainer: TrainerView, now: float) -> bool:
@@ -385,16 +389,13 @@ class JobCharts(Grid):
             for t in host.trainers
             if t.definition.job and t.definition.job == trainer.definition.job
         ]
-        telling = next((t for t in (trainer, *same) if t.number("loss") is not None), trainer)
-        loss = telling.number("loss")
-        reach = reach_of(telling, window)
-        history = while_it_steps(
-            self._history(telling.id, "loss", reach),
-            self._history(telling.id, "step", reach),
-            telling,
-        )
+        reach = reach_of(trainer, window)
+        found = loss_course(host, (trainer, *same), self._history, reach)
+        telling, past = found if found is not None else (trainer, History())
+        loss = loss_piece(host, [telling])
+        history = while_it_steps(past, self._history(telling.id, "step", reach), telling)
         seconds, end, over = span_of_steps(telling, [history], window, host.sampled_seconds or 0.0)
-        what = f"Loss {loss_text(loss)}" if loss is not None else "Loss"
+        what = f"Loss {loss[0]}" if loss is not None else "Loss"
         set_title(self._loss, self._over(what, telling, over))
         self._loss.show_empty(missing(telling, "loss", "no loss seen yet"))
         line = Series("loss", "series1", history.seconds, history.values)

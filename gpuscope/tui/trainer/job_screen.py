@@ -184,10 +184,10 @@ class JobScreen(FullScreen):
             rows = self._courses.added_to(rows, host, history, window, self._glyphs)
         columns = columns_for(rows, width, window_text(window))
         known = ["stack"] if self.session.replay is None else []
-        known += ["loss"] if any(t.number("loss") is not None for t in job.trainers) else []
+        known += ["loss"] if self._charts.knows_loss(host, job) else []
         known += ["step"] if parts is not None else []
         known += ["load"] if devices_of(host, job.trainers) else []
-        known += ["moving"] if self._charts.loss_moves(job) else []
+        known += ["moving"] if self._charts.loss_moves(host, job) else []
         first, now = job.trainers[0] if job.trainers else None, host.sampled_seconds
         moving = first is not None and self._charts.memory_moves(first, now or 0.0)
         known += ["memory"] if moving else []

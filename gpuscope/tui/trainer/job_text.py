@@ -12,6 +12,7 @@ from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of
 from ...model.job_state import broken_states, living_members, on_broken
 from ...model.late_rank import late_rank
+from ...model.lost_loss import lost_loss
 from ...model.memory_room import rooms
 from ...model.pace import Pace, pace_of
 from ...model.ranks import IMBALANCED, fullest, imbalance, name_of
@@ -119,7 +120,8 @@ def standing_out(
 def telling_chart(host: HostView, job: JobView, history: HistoryOf) -> str:
     """Return the chart that shows what is wrong with a job, "" where the usual one tells most.
 
-    That is the memory of a job that runs out of it, and the load where a GPU is lost.
+    That is the memory of a job that runs out of it, the load where a GPU is lost, and the loss
+    before it was none.
     """
     living = [t for t in job.trainers if t.gone is None]
     if end_of(job) is not None or not living:
@@ -130,7 +132,8 @@ def telling_chart(host: HostView, job: JobView, history: HistoryOf) -> str:
     trend = trend_of(found[0].allocator) if found else None
     if found and (found[0].runs_out is not None or (trend is not None and trend.grows)):
         return "memory"
-    return ""
+    lost = lost_loss(host, job, history)
+    return "loss" if lost is not None and lost.before else ""
 
 
 def _silent_lines(host: HostView, job: JobView, history: HistoryOf) -> list[Line]:
