@@ -410,6 +410,8 @@ def test_a_hang_holds_since_the_last_step(before):
     assert duration_of_case(case, host) == age_text(age)
     other = replace(case, finding=many(1)[0])
     assert duration_of_case(other, host) == ("≥ 1 s" if before else "1 s")
+    cell = duration_of_case(other, host, brief=True)
+    assert cell == ("start" if before else "1 s"), "a table tells no least time"
     assert since_text(other, host).startswith(
         "for at least 1 s, since before" if before else "for 1 s, since"
     )

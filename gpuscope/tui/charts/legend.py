@@ -69,11 +69,11 @@ def legend_of(
     if brief := _abbreviated(entries, cells):
         return _join(brief, 1)
     for kept in range(len(entries) - 1, 0, -1):
-        others = f" +{len(entries) - kept}"
-        room = cells - text_cells(others)
-        named = entries[:kept] if _cells(entries[:kept], 1) <= room else ()
-        if named := named or _abbreviated(entries[:kept], room):
-            return [*_join(named, 1), (others, "muted")]
+        for others in (f" +{len(entries) - kept} more", f" +{len(entries) - kept}"):
+            room = cells - text_cells(others)
+            named = entries[:kept] if _cells(entries[:kept], 1) <= room else ()
+            if named := named or _abbreviated(entries[:kept], room):
+                return [*_join(named, 1), (others, "muted")]
     return []
 
 

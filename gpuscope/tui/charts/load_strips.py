@@ -119,7 +119,9 @@ class LoadStrips(TimedChart):
             for at, token in enumerate(LOADS)
         ]
         of_job = any(lane.begins is not None for lane in lanes)
-        entries.insert(0, (mean_sign(glyphs), "faint", "mean of job" if of_job else "mean"))
+        sound = (one for one in lanes if not one.alarm)
+        if any(_figures(_newest(one), self._mean(one), glyphs)[1] for one in sound):
+            entries.insert(0, (mean_sign(glyphs), "faint", "mean of job" if of_job else "mean"))
         if any(lane.wasted_since is not None for lane in lanes):
             entries.append((glyphs.hatch, WASTED, NO_PROGRESS))
         self.legend(entries)

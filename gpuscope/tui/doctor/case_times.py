@@ -18,7 +18,8 @@ def duration_of_case(case: Case, host: HostView, brief: bool = False) -> str:
 
     Examples are ``2 min 05 s``, ``just now``, ``ended 10:41:05`` and ``14 min 00 s ago``. Of one
     that held before gpuscope started it is the time since then: ``≥ 2 min 05 s``.
-    With ``brief`` it is spelt for a cell: ``2m 05s``.
+    With ``brief`` it is spelt for a cell: ``2m 05s``, and ``start``: beside what is said of
+    the last minutes a few seconds would be taken for all the time it holds.
     """
     text_of = brief_age_text if brief else age_text
     if case.kind == "left" and case.since is not None:
@@ -32,7 +33,7 @@ def duration_of_case(case: Case, host: HostView, brief: bool = False) -> str:
     since = last_step(case, host)
     age = host.sampled_seconds - (case.since if since is None else since)
     if case.before and since is None:
-        return f"≥ {text_of(max(1.0, age))}"
+        return "start" if brief else f"≥ {text_of(max(1.0, age))}"
     return text_of(age) if age >= 1 else "just now"
 
 
