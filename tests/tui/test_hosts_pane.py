@@ -140,6 +140,26 @@ async def test_the_cursor_begins_on_the_worst_host_that_answers():
 
 
 @in_loop
+async def test_the_header_names_the_host_under_the_cursor_from_the_first_frame_on():
+    hosts = {"alpha": ("busy", LIVE), "bravo": ("stalled", LIVE)}
+    app = app_of(hosts)
+    app.session.look_at(app.session.hosts.sources[0].key)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await settled(pilot, "2 hosts")
+        assert "▸ ▲ bravo" in screen
+        assert "bravo" in screen.splitlines()[0]
+
+
+@in_loop
+async def test_a_host_whose_agent_has_read_nothing_yet_is_not_told_to_be_well():
+    async with app_of({"alpha": ("busy", LIVE), "bravo": ("", LIVE)}).run_test() as pilot:
+        screen = await settled(pilot, "2 hosts")
+        assert re.search(r"2 hosts: .*1 connecting", screen)
+        assert re.search(r"bravo +connecting", screen)
+        assert "idle" not in screen.split("Hosts")[1].split("╰")[0]
+
+
+@in_loop
 async def test_the_cursor_follows_the_worst_host_until_a_user_moves_it():
     app = app_of(dict.fromkeys(("alpha", "bravo", "charlie"), ("busy", LIVE)))
 

@@ -213,6 +213,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._stale = any(getattr(one, "covers_all", False) for one in self.app.screen_stack)
         if not self._stale:
             self.pane.show(host)
+            now = self.session.host
+            if now is not None and (host is None or now.key != host.key):
+                self._top()  # a list of hosts began with another one
             if host is not None:
                 self._draw_charts(host)
         if judged:

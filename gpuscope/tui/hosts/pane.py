@@ -169,6 +169,7 @@ class FleetPane(Pane):
         if here is None or best.grade < min(here.grade, Grade.IDLE):
             self._begun = best.key
             self._hosts.move_to(best.key)
+            self.session.look_at(best.key)  # the cursor may have stood there before, unasked
 
     def _judge(self) -> None:
         """Apply the doctor's rules to the hosts whose turn it is, after the picture was drawn."""

@@ -28,6 +28,7 @@ from ...text.width import cells as text_cells
 from ..shell.keymap import key_of
 from ..theme import Glyphs, Tokens
 from ..widgets.bars import Meter
+from ..widgets.pane import WAITING
 from ..widgets.table import Cell, Column, TableRow
 from .summary import HERE, Grade, HostSummary, HostTotals, Missing
 
@@ -280,6 +281,8 @@ def totals_lines(now: HostTotals, shown: int, width: int, tokens: Tokens) -> lis
 
     The second says where there is room.
     """
+    if not now.hosts:
+        return [[(WAITING, "muted")]]
     glyphs = tokens.glyphs
     sound = now.reachable - now.problems - now.warned
     first: Line = [(f"{now.hosts} hosts", "title")]

@@ -132,6 +132,8 @@ def summarise(
     answered = host.sampled_seconds is not None or bool(host.devices or host.processes)
     link = link_state(host)
     state, away = link.word, _away(link)
+    if not answered and state == "live":  # its agent runs, and has read nothing yet
+        state = "connecting"
     words: list[Word] = [away] if away is not None else []
     current = host.link.state in ("live", "replay")
     running = [job for job in host.jobs if end_of(job) is None]
@@ -326,7 +328,7 @@ def totals(summaries: Sequence[HostSummary]) -> HostTotals:
     Room is counted only on hosts that send readings now.
     """
     room = [(one.name, one.free, one.free_bytes) for one in summaries if one.free and one.current]
-    heard = [one for one in summaries if one.current]
+    heard = [one for one in summaries if one.current and one.answered]
     return HostTotals(
         hosts=len(summaries),
         reachable=len(heard),

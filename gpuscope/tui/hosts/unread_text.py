@@ -52,7 +52,12 @@ def unread_lines(
             shown = names.get(host.key, host.name) if at == 0 else ""
             head: Line = [(f"{glyph} ", token), (f"{shown:{width}}  ", "text")]
             lines += styled.hang(head, [(text, "text")], cells)
-    if not wrong:
+    asked = [host for host in others if host.key != one.key]
+    read = [host for host in asked if host.answered]
+    if not wrong and len(read) < len(asked):
+        so_far = "nothing so far: " if read else ""
+        lines.append([(f"{so_far}{len(read)} of {len(asked)} have answered", "muted")])
+    elif not wrong:
         lines.append([(f"{glyphs.ok} ", "ok"), ("nothing", "muted")])
     return [styled.cut(line, cells) for line in lines]
 

@@ -191,7 +191,10 @@ def _watch(
         return hosts
 
     try:
+        several = len({one.where for one in places}) > 1
+        one_process = any(one.pid is not None for one in places)
         return run_app(
+            start_screen="fleet" if several and not one_process else "overview",
             make_hosts=make,
             debug=args.debug,
             prompts=prompts,
