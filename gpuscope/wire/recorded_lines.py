@@ -5,8 +5,10 @@ Lines are held back until a checksum covers them. This module uses only the stan
 
 from __future__ import annotations
 
+import json
 import re
 import zlib
+from itertools import takewhile
 from typing import Any, Iterator, List, NamedTuple, Optional
 
 from .frames import MAX_LINE_BYTES
@@ -87,6 +89,13 @@ class LineBuffer:
         held, self._held, self._held_bytes = self._held, [], 0
         return iter(held)
 
+    def release_unchecked(self) -> Iterator[Line]:
+        """Release what no checksum covers, up to the first line that is no JSON.
+
+        A damaged member may unpack to garbage up to its end without an error.
+        """
+        return takewhile(_is_json, self.release())
+
     def _hold(self, line: bytes) -> None:
         if len(line) > _MAX_WRAPPED_BYTES:
             raise Stop("too_large", f"the recording has a line of more than {MAX_LINE_BYTES} bytes")
@@ -99,6 +108,14 @@ class LineBuffer:
             self._idle_bytes += max(len(line), 256)
             if self._idle_bytes > _MAX_IDLE_BYTES:
                 raise Stop("too_large", "the recording has no frames for too long")
+
+
+def _is_json(line: Line) -> bool:
+    try:
+        json.loads(line.line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _unwrap(line: bytes) -> Optional[Line]:

@@ -325,12 +325,12 @@ class RecordingReader:
                     yield from buffer.release()
         except Stop as stop:
             if stop.code == "too_large":
-                yield from buffer.release()
+                yield from buffer.release_unchecked()
             self.problem = Problem(
                 stop.code, f"{stop}. Everything before is shown.", file.tell() - len(data)
             )
             return
-        yield from buffer.release()
+        yield from buffer.release_unchecked()
         if not (member.eof and buffer.ended):
             text = "the recording is truncated or was never closed. What is there is shown."
             self.problem = Problem("cut", text, file.tell())
