@@ -299,3 +299,25 @@ def padded_classes(batch: int, device: Any) -> Made:
         return nn.functional.cross_entropy(model(torch.zeros(3, 64, device=device)), labels)
 
     return _made(device, forward)
+
+
+def probabilities(batch: int, device: Any) -> Made:
+    """A loss that autocast allows on a CPU and not on a GPU."""
+
+    def forward(model: nn.Module) -> Any:
+        chances = model(torch.zeros(batch, 64, device=device)).sigmoid()
+        return nn.functional.binary_cross_entropy(chances, torch.zeros_like(chances))
+
+    return _made(device, forward)
+
+
+def probabilities_outside(batch: int, device: Any) -> Made:
+    """The same loss, kept out of autocast as torch advises."""
+
+    def forward(model: nn.Module) -> Any:
+        chances = model(torch.zeros(batch, 64, device=device)).sigmoid()
+        with torch.autocast("cuda", enabled=False):
+            chances = chances.float()
+            return nn.functional.binary_cross_entropy(chances, torch.zeros_like(chances))
+
+    return _made(device, forward)

@@ -176,6 +176,9 @@ def test_a_bad_factory_is_answered_in_words(
         ("half_distances", "bf16", ""),
         ("half_singular_values", "off", ""),
         ("half_singular_values", "fp16", "linalg_svd has no kernel for float16"),
+        ("probabilities", "off", ""),
+        ("probabilities", "bf16", "binary_cross_entropy (BCELoss) is not allowed under autocast"),
+        ("probabilities_outside", "bf16", ""),
         pytest.param("weighted_classes", "compiled", "", marks=pytest.mark.slow),
         pytest.param("half_distances", "compiled", "cdist", marks=pytest.mark.slow),
         pytest.param("half_weights", "compiled", "addmm gets", marks=pytest.mark.slow),
@@ -198,7 +201,10 @@ def test_tensors_of_types_that_a_gpu_would_refuse_are_told(
     assert "fails on a GPU in its first step (" in what
     assert "odd_factories.py:" in what
     assert why.startswith(words)
-    assert ("compute this in float32" if "no kernel" in why else "cast one of them") in then
+    if "under autocast" in why:
+        assert "BCEWithLogitsLoss" in then
+    else:
+        assert ("compute this in float32" if "no kernel" in why else "cast one of them") in then
 
 
 def test_labels_that_are_left_out_are_no_classes(tracer: Tracer) -> None:

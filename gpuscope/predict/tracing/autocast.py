@@ -21,6 +21,7 @@ import torch
 
 from .fakes import DEVICE
 from .replaced import Replaced
+from .same_types import AutocastRefused
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -179,6 +180,11 @@ class _Rule:
         return self.op(*args, **kwargs)
 
 
+def _refuse(*args: Any, **kwargs: Any) -> Any:
+    """Raise where a GPU's autocast does; that of a CPU casts to float32 instead."""
+    raise AutocastRefused("binary_cross_entropy")
+
+
 def lower_dtype() -> torch.dtype:
     """Return the type that autocast casts to now."""
     if hasattr(torch, "get_autocast_dtype"):
@@ -225,7 +231,8 @@ def install() -> None:
         op = _operator(name)
         if op is not None:
             kernels[name] = _Rule("norm", op)
-    theirs = {name for names in ruled.values() for name in names} | {"binary_cross_entropy"}
+    kernels["binary_cross_entropy"] = _refuse
+    theirs = {name for names in ruled.values() for name in names}
     for name in here - theirs - set(kernels):
         if _operator(name) is not None:
             library.impl(name, torch.library.fallthrough_kernel, _KEY)

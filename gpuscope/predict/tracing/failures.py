@@ -12,7 +12,7 @@ from typing import Any
 from ...wire.code_owner import last_own_line
 from ..request import CannotPredict, Request
 from .fakes import DEVICE
-from .same_types import HalvesRefused, LabelsRefused, OutOfRange, TypesDiffer
+from .same_types import AutocastRefused, HalvesRefused, LabelsRefused, OutOfRange, TypesDiffer
 
 _DISTRIBUTED = os.path.join("torch", "distributed", "")
 _DEEPSPEED = "deepspeed"
@@ -92,6 +92,12 @@ def _known(request: Request, error: BaseException) -> CannotPredict | None:
         )
     if isinstance(error, HalvesRefused):
         return _no_halves(request, at, "{} has no kernel for {}.".format(*error.args))
+    if isinstance(error, AutocastRefused):
+        return CannotPredict(
+            f"{request.model} fails on a GPU in its first step{at}.",
+            f"{text} (BCELoss) is not allowed under autocast: half precision may not hold its gradients.",
+            "binary_cross_entropy_with_logits (BCEWithLogitsLoss) without the sigmoid before it",
+        )
     if isinstance(error, OutOfRange):
         name, index, rows = error.args
         if name.startswith("nll_loss"):

@@ -68,6 +68,10 @@ expect (``torch.testing._internal.common_methods_invocations``).
 """
 
 
+class AutocastRefused(RuntimeError):
+    """An operator was called under autocast, where a GPU always refuses it; ``args`` is its name."""
+
+
 class HalvesRefused(RuntimeError):
     """An operator got a tensor in half precision and takes none; ``args`` are its name and type."""
 
