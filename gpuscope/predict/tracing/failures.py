@@ -95,7 +95,8 @@ def _known(request: Request, error: BaseException) -> CannotPredict | None:
     if isinstance(error, AutocastRefused):
         return CannotPredict(
             f"{request.model} fails on a GPU in its first step{at}.",
-            f"{text} (BCELoss) is not allowed under autocast: half precision may not hold its gradients.",
+            f"{text} (BCELoss) is not allowed under autocast: half precision may not hold its "
+            "gradients.",
             "binary_cross_entropy_with_logits (BCEWithLogitsLoss) without the sigmoid before it",
         )
     if isinstance(error, OutOfRange):

@@ -69,7 +69,7 @@ expect (``torch.testing._internal.common_methods_invocations``).
 
 
 class AutocastRefused(RuntimeError):
-    """An operator was called under autocast, where a GPU always refuses it; ``args`` is its name."""
+    """A GPU's autocast always refuses an operator; ``args`` is its name."""
 
 
 class HalvesRefused(RuntimeError):
