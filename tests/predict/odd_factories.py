@@ -321,3 +321,31 @@ def probabilities_outside(batch: int, device: Any) -> Made:
             return nn.functional.binary_cross_entropy(chances, torch.zeros_like(chances))
 
     return _made(device, forward)
+
+
+def transforms(batch: int, device: Any) -> Made:
+    """A Fourier transform of what autocast has made in half precision, and its inverse."""
+
+    def forward(model: nn.Module) -> Any:
+        frequencies = torch.fft.rfft(model(torch.zeros(batch, 64, device=device)))
+        return torch.fft.irfft(frequencies, n=64).float().sum()
+
+    return _made(device, forward)
+
+
+def transforms_odd_sizes(batch: int, device: Any) -> Made:
+    def forward(model: nn.Module) -> Any:
+        return torch.fft.rfft(model(torch.zeros(batch, 64, device=device)), n=60).abs().sum()
+
+    return _made(device, forward)
+
+
+def mixes_frequencies(batch: int, device: Any) -> Made:
+    """A product of frequencies with weights, as in Fourier neural operators."""
+
+    def forward(model: nn.Module) -> Any:
+        frequencies = torch.fft.rfft(model(torch.zeros(batch, 64, device=device)))
+        mixed = frequencies @ torch.ones(33, 33, dtype=torch.complex32, device=device)
+        return mixed.abs().sum()
+
+    return _made(device, forward)

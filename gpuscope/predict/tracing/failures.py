@@ -12,7 +12,14 @@ from typing import Any
 from ...wire.code_owner import last_own_line
 from ..request import CannotPredict, Request
 from .fakes import DEVICE
-from .same_types import AutocastRefused, HalvesRefused, LabelsRefused, OutOfRange, TypesDiffer
+from .same_types import (
+    AutocastRefused,
+    FourierRefused,
+    HalvesRefused,
+    LabelsRefused,
+    OutOfRange,
+    TypesDiffer,
+)
 
 _DISTRIBUTED = os.path.join("torch", "distributed", "")
 _DEEPSPEED = "deepspeed"
@@ -99,6 +106,9 @@ def _known(request: Request, error: BaseException) -> CannotPredict | None:
             "gradients.",
             "binary_cross_entropy_with_logits (BCEWithLogitsLoss) without the sigmoid before it",
         )
+    if isinstance(error, FourierRefused):
+        why = f"cuFFT transforms half precision only in sizes of powers of two, and gets {text}."
+        return _no_halves(request, at, why)
     if isinstance(error, OutOfRange):
         name, index, rows = error.args
         if name.startswith("nll_loss"):

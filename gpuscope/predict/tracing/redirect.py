@@ -23,6 +23,7 @@ from . import (
     distributed,
     files,
     flex,
+    half_fourier,
     interface,
 )
 from .cuda_answers import accelerator, answers, none
@@ -275,6 +276,7 @@ _SPECIAL = {
     torch.asarray: _from_data,
     torch.Tensor.new_tensor: _new_tensor,
     torch.Tensor.new: _new,
+    **half_fourier.INSTEAD,
 }
 
 

@@ -68,8 +68,20 @@ expect (``torch.testing._internal.common_methods_invocations``).
 """
 
 
+_FOURIER = (aten._fft_r2c.default, aten._fft_c2r.default, aten._fft_c2c.default)
+_OF_HALF_COMPLEX = frozenset(
+    getattr(aten, name).default
+    for name in ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot")
+)
+"""Products, for which a GPU has no kernel of complex numbers in half precision."""
+
+
 class AutocastRefused(RuntimeError):
     """A GPU's autocast always refuses an operator; ``args`` is its name."""
+
+
+class FourierRefused(RuntimeError):
+    """cuFFT got half precision and a size that it does not take; ``args`` is the size."""
 
 
 class HalvesRefused(RuntimeError):
@@ -91,17 +103,21 @@ class TypesDiffer(RuntimeError):
 def check(func: Any, args: tuple[Any, ...], compiled: bool = False) -> None:
     """Raise :class:`TypesDiffer` where an operator gets several types and takes one.
 
-    Where it gets half precision and takes none it raises :class:`HalvesRefused`, and of labels
-    :class:`LabelsRefused`. A single number without a dimension is left alone, because torch may
-    fill with it. ``compiled`` says that the operator is about to be compiled.
+    Where it gets half precision and takes none it raises :class:`HalvesRefused`, where cuFFT takes
+    only some sizes of it :class:`FourierRefused`, and of labels :class:`LabelsRefused`. A single
+    number without a dimension is left alone, because torch may fill with it. ``compiled`` says that
+    the operator is about to be compiled.
     """
     if func in _OF_LABELS and not compiled and args[1].dtype not in _LABELS:
         raise LabelsRefused(str(args[1].dtype).removeprefix("torch."))
     if func in _LOOKS_UP:
         _look_up(func, args)
-    if func in _WIDE:
+    if func in _FOURIER:
+        _look_at_sizes(func, args)
+    if func in _WIDE or func in _OF_HALF_COMPLEX:
+        refused = _HALVES if func in _WIDE else (torch.complex32,)
         for one in args:
-            if isinstance(one, torch.Tensor) and one.dtype in _HALVES:
+            if isinstance(one, torch.Tensor) and one.dtype in refused:
                 name = func.overloadpacket.__name__.strip("_")
                 raise HalvesRefused(name, str(one.dtype).removeprefix("torch."))
     positions = TOGETHER.get(func)
@@ -110,6 +126,19 @@ def check(func: Any, args: tuple[Any, ...], compiled: bool = False) -> None:
     tensors = [args[at] for at in positions]
     if all(isinstance(one, torch.Tensor) for one in tensors) and tensors[1].dim():
         check_tensors(func.overloadpacket.__name__.lstrip("_"), tensors)
+
+
+def _look_at_sizes(func: Any, args: tuple[Any, ...]) -> None:
+    """Raise :class:`FourierRefused` where cuFFT transforms half precision in powers of two only."""
+    x, dims = args[0], args[1]
+    if x.dtype not in (torch.float16, torch.complex32):
+        return
+    sizes = [int(x.shape[dim]) for dim in dims]
+    if func is aten._fft_c2r.default:
+        sizes[-1] = int(args[3])
+    for size in sizes:
+        if size & (size - 1):
+            raise FourierRefused(size)
 
 
 def _look_up(func: Any, args: tuple[Any, ...]) -> None:
