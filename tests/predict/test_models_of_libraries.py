@@ -80,7 +80,7 @@ def _transformers(monkeypatch: pytest.MonkeyPatch, build: Any) -> list[dict[str,
         return Config(**described)
 
     module = ModuleType("transformers")
-    kind = SimpleNamespace(_model_mapping={Config}, from_config=build)
+    kind = SimpleNamespace(_model_mapping={Config: Odd}, from_config=build)
     module.__getattr__ = lambda name: kind  # type: ignore[method-assign]
     module.AutoConfig = SimpleNamespace(for_model=for_model)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "transformers", module)
@@ -247,3 +247,43 @@ def test_torchvision_has_more_than_classifiers_of_images(
         assert refused in failure.args[2]
     else:
         assert steps.trace(request).parameters == sum(one.numel() for one in model().parameters())
+
+
+CLASSES = {
+    "causal-lm": {"HeardForCausalLM"},
+    "masked-lm": {"HeardForConditionalGeneration"},
+    "classification": {"HeardForSequenceClassification"},
+    "speech-seq2seq": {"HeardForConditionalGeneration"},
+}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "encodes", "task"),
+    [
+        # its decoder alone, which transformers makes for causal-lm, is another and smaller model
+        ("HeardForConditionalGeneration", True, "speech-seq2seq"),
+        ("HeardForCausalLM", True, "causal-lm"),
+        ("HeardForSequenceClassification", True, "classification"),
+        ("", True, "speech-seq2seq"),
+        ("", False, "causal-lm"),
+        ("SomebodysForCausalLM", True, "causal-lm"),
+    ],
+)
+def test_the_task_is_that_of_the_architecture_in_the_config(
+    architecture: str, encodes: bool, task: str
+) -> None:
+    config = SimpleNamespace(is_encoder_decoder=encodes)
+    described = {"architectures": [architecture]} if architecture else {}
+    assert transformers_models._task(config, described, CLASSES) == task
+
+
+def test_a_model_with_an_encoder_is_not_served(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _transformers(monkeypatch, lambda config: Odd(ValueError("")))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "heard"}))
+    request = Request(f"hf:{tmp_path}", serve="dynamic", sequence=64, task="speech-seq2seq")
+    with pytest.raises(CannotPredict) as caught:
+        transformers_models.for_generation(request, tmp_path)
+    assert caught.value.what == "--serve cannot predict a heard."
+    assert "speech-seq2seq" in caught.value.why

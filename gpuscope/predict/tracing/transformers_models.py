@@ -20,6 +20,9 @@ from .failures import in_words, library
 from .redirect import CUDA
 from .transformers_inputs import Inputs, first_token, text_of
 
+_GENERATING = ("causal-lm", "speech-seq2seq", "seq2seq-lm")
+"""The tasks that count first where one class serves several."""
+
 
 def make(
     request: Request, path: Path, device: torch.device = CUDA
@@ -74,8 +77,8 @@ def for_generation(request: Request, path: Path) -> tuple[Any, nn.Module]:
     config, task = _config_of(request, path)
     if task != "causal-lm":
         raise CannotPredict(
-            f"A {config.model_type} does not generate text token by token.",
-            f"its task is {task}.",
+            f"--serve cannot predict a {config.model_type}.",
+            f"its task is {task}; --serve is for models without an encoder (causal-lm).",
             "gpuscope predict without --serve    predicts its training",
         )
     transformers = library("transformers", "A transformers config")
@@ -157,12 +160,12 @@ def _config_of(request: Request, path: Path) -> tuple[Any, str]:
         raise CannotPredict(
             f"{file} is not a transformers config.", why, "name the folder of a saved model"
         ) from None
-    has = [
-        task
+    found = {
+        task: _names(getattr(transformers, name)._model_mapping, config)
         for task, name in TASKS.items()
-        if type(config) in getattr(transformers, name)._model_mapping
-    ]
-    task = request.task or _task(described, has)
+    }
+    has = {task: kinds for task, kinds in found.items() if kinds}
+    task = request.task or _task(config, described, has)
     if task not in TASKS:
         raise CannotPredict(
             f"There is no task {task!r}.", f"Known: {', '.join(TASKS)}.", "--task causal-lm"
@@ -174,7 +177,7 @@ def _config_of(request: Request, path: Path) -> tuple[Any, str]:
             if has
             else f"transformers has none of: {', '.join(TASKS)}."
         )
-        then = f"--task {has[0]}" if has else "give MODULE:FACTORY"
+        then = f"--task {next(iter(has))}" if has else "give MODULE:FACTORY"
         raise CannotPredict(f"A {kind} has no model for {task}.", why, then)
     return config, task
 
@@ -200,13 +203,31 @@ def _adapted(model: nn.Module, config: Any, request: Request, task: str) -> nn.M
     return model
 
 
-def _task(described: dict[str, Any], has: list[str]) -> str:
-    """Return the task of the config's own architecture, else the first that the model has."""
-    named = " ".join(described.get("architectures") or ())
-    for task, kind in TASKS.items():
-        if kind.removeprefix("AutoModel") in named:
+def _names(mapping: Any, config: Any) -> set[str]:
+    """Return the names of the classes that a task's mapping of transformers has for a config."""
+    if type(config) not in mapping:
+        return set()
+    kinds = mapping[type(config)]
+    return {kind.__name__ for kind in (kinds if isinstance(kinds, (tuple, list)) else (kinds,))}
+
+
+def _task(config: Any, described: dict[str, Any], has: dict[str, set[str]]) -> str:
+    """Return the task that the config's own architecture is for.
+
+    One class may serve several tasks, of which the first of :data:`_GENERATING` counts. A config
+    without an architecture gets one by whether its model has an encoder.
+    """
+    named = set(described.get("architectures") or ())
+    fitting = [task for task, kinds in has.items() if kinds & named]
+    for task in (*_GENERATING, *fitting):
+        if task in fitting:
             return task
-    return "causal-lm" if "causal-lm" in has or not has else has[0]
+    for task, kind in TASKS.items():
+        if kind.removeprefix("AutoModel") in " ".join(named):
+            return task
+    encodes = getattr(config, "is_encoder_decoder", False)
+    likely = ("speech-seq2seq", "seq2seq-lm", "causal-lm") if encodes else ("causal-lm",)
+    return next((task for task in (*likely, *has) if task in has), "causal-lm")
 
 
 def _complete(config: Any, task: str) -> None:
