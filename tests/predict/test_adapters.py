@@ -175,3 +175,25 @@ def test_a_weight_that_is_stored_in_parts_is_counted_in_its_parts() -> None:
         id(one) for one in (first, second, second, first)
     ]
     assert quantised.parts(first) == []
+
+
+def test_layers_that_transformers_keeps_in_float32_are_not_packed():
+    """Such a model asks these layers for the type of their weights."""
+    model = Layers("cpu")
+    model._keep_in_fp32_modules = ["down_proj"]
+    adapters.prepare(model, Lora(RANK), "nf4", language=True)
+    assert isinstance(model.up_proj.base_layer, quantised.Packed)
+    assert isinstance(model.down_proj.base_layer, nn.Linear)
+    assert model.down_proj.weight is model.down_proj.base_layer.weight
+    assert model.up_proj.weight.dtype == torch.uint8
+
+
+@pytest.mark.parametrize(("experts", "told"), [(64, True), (1, False)])
+def test_experts_that_stay_whole_are_told(experts: int, told: bool):
+    model = Layers("cpu")
+    model.experts = nn.Parameter(torch.empty(experts, 64, 64, dtype=torch.bfloat16))
+    adapters.prepare(model, Lora(RANK), "nf4", language=True)
+    assert model.experts.dtype == torch.bfloat16
+    said = [one.text for one in quantised.doubts(model) if one.operation == "experts"]
+    assert len(said) == told
+    assert all(one.startswith("512 KiB of weights stay") and "as experts:" in one for one in said)

@@ -27,6 +27,11 @@ class Adapted(nn.Module):  # type: ignore[misc]
         self.lora_B = nn.Linear(lora.rank, outputs, bias=False, device=device)
         self.dropout = nn.Dropout(lora.dropout) if lora.dropout else nn.Identity()
 
+    @property
+    def weight(self) -> Any:
+        """The weight of the layer, whose type some models ask for."""
+        return self.base_layer.weight
+
     def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         out = self.base_layer(x, *args, **kwargs)
         kind = out.dtype
@@ -38,10 +43,12 @@ def prepare(model: nn.Module, lora: Lora | None, layout: str, language: bool) ->
     """Freeze the model, pack its linear layers, and add the adapters.
 
     The output layer of a ``language`` model is frozen and stays as it is; that of another task is
-    trained. Raises :class:`CannotPredict` where no layer has a target's name.
+    trained. Layers that transformers keeps in float32 are not packed. Raises
+    :class:`CannotPredict` where no layer has a target's name.
     """
     model.requires_grad_(False)
     head = _head(model)
+    kept = set(getattr(model, "_keep_in_fp32_modules", None) or ())
     linear = [
         (name, module)
         for name, module in model.named_modules()
@@ -49,7 +56,8 @@ def prepare(model: nn.Module, lora: Lora | None, layout: str, language: bool) ->
     ]
     for name, module in linear:
         chosen = lora is not None and _is_target(name, lora)
-        made: nn.Module = Packed(module, layout) if layout else module
+        packed = layout and kept.isdisjoint(name.split("."))
+        made: nn.Module = Packed(module, layout) if packed else module
         if lora is not None and chosen:
             made = Adapted(made, lora)
         if made is not module:

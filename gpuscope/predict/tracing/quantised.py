@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from ...text.units import bytes_text
 from ..request import Doubt
 
 BLOCK = 64
@@ -30,6 +31,8 @@ UNMEASURED = Doubt(
     5.0,
 )
 
+LARGE_SHARE = 0.1
+"""The share of a model's bytes from which weights that stay whole are told."""
 
 QUANTISED = Doubt(
     "unmeasured",
@@ -137,6 +140,26 @@ class Packed(nn.Module):  # type: ignore[misc]
         )
         del rows, sums
         return _Product.apply(half, self).to(x.dtype)
+
+
+def doubts(model: nn.Module) -> Iterator[Doubt]:
+    """Iterate over what is doubtful of a model whose linear layers were packed.
+
+    The experts of a mixture are in one tensor for all of them, which bitsandbytes does not pack.
+    """
+    yield UNMEASURED
+    every = {id(one): one.nbytes for one in model.parameters()}
+    stacked = {
+        id(one): (name, one.nbytes) for name, one in model.named_parameters() if one.dim() == 3
+    }
+    whole = sum(size for _, size in stacked.values())
+    if whole > LARGE_SHARE * sum(every.values()):
+        name = next(iter(stacked.values()))[0]
+        text = (
+            f"{bytes_text(whole)} of weights stay in their own type, such as {name}: each of these "
+            "tensors has the weights of all experts, and bitsandbytes packs linear layers only."
+        )
+        yield Doubt("unmeasured", text, "experts")
 
 
 def numbers(model: nn.Module) -> int:

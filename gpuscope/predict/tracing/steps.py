@@ -95,8 +95,6 @@ def trace(request: Request, emulate: bool = True) -> Traced:
             kernels.uninstall()
         stack.enter_context(autocast.redirected())
         switches.set_as(request)
-        if request.quantize:
-            fakes.doubt(quantised.UNMEASURED)
         stack.enter_context(
             redirect.pretended(chip, lambda: recorder.live_bytes, fakes.doubt, shelf)
         )
@@ -110,6 +108,9 @@ def trace(request: Request, emulate: bool = True) -> Traced:
             made = Generation(request, recorder, fakes, modules)
         else:
             made = _Training(request, recorder, fakes, modules, shelf)
+        if request.quantize:
+            for doubt in quantised.doubts(made.model):
+                fakes.doubt(doubt)
         made.run()
         parameters, batch, source = made.parameters, made.batch, made.source
         positions = made.positions if isinstance(made, Generation) else 0
@@ -159,7 +160,8 @@ class _Training:
         self.subject = subjects.build(request)
         if request.fsdp_params != "fp32":
             mixed.cast(self.subject.model, request.fsdp_params, request.fsdp_wrap)
-        modules.name(self.subject.model)
+        self.model = self.subject.model
+        modules.name(self.model)
         if request.compile:
             self._compile()
         self._type = AMP_TYPES[request.amp]
