@@ -86,7 +86,7 @@ def test_a_model_that_generates_no_text_is_refused(tmp_path: Path):
     (tmp_path / "config.json").write_text(
         json.dumps({"model_type": "vit", "architectures": ["ViTForImageClassification"]})
     )
-    with pytest.raises(CannotPredict, match="does not generate text"):
+    with pytest.raises(CannotPredict, match="is for causal-lm"):
         steps.trace(Request(f"hf:{tmp_path}", batch=1, sequence=16, serve="dynamic"))
 
 

@@ -78,7 +78,8 @@ def for_generation(request: Request, path: Path) -> tuple[Any, nn.Module]:
     if task != "causal-lm":
         raise CannotPredict(
             f"--serve cannot predict a {config.model_type}.",
-            f"its task is {task}; --serve is for models without an encoder (causal-lm).",
+            f"its task is {task}; --serve is for causal-lm: models that generate text, and have no "
+            "encoder.",
             "gpuscope predict without --serve    predicts its training",
         )
     transformers = library("transformers", "A transformers config")
