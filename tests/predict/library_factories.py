@@ -116,3 +116,13 @@ def positive(batch: int, device: Any) -> Made:
         return chosen
 
     return _made(batch, device, loss)
+
+
+def third_smallest(batch: int, device: Any) -> Made:
+    """A place along the last dimension, of which there are fewer than places."""
+
+    def loss(model: nn.Module, x: torch.Tensor) -> Any:
+        found, places = model(x).kthvalue(3)
+        return (found + places).sum()
+
+    return _made(batch, device, loss)

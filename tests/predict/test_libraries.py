@@ -41,6 +41,7 @@ def _traced(tracer: Tracer, name: str, batch: int = 32) -> Traced:
         ("scales_between", set()),
         ("lists_tensors", set()),
         ("asserts", set()),
+        ("third_smallest", set()),
     ],
 )
 def test_what_libraries_do_with_values_is_predicted(

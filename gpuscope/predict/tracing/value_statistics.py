@@ -276,9 +276,8 @@ def _note_counts(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any
 
 
 _RULES: dict[Callable[..., None], str] = {
-    _result(1, 2): "topk",
-    _result(1, 1): "sort max.dim min.dim median.dim kthvalue mode",
-    _result(1, 2): "sort.stable",
+    _result(1, 1): "sort max.dim min.dim median.dim mode",
+    _result(1, 2): "topk kthvalue sort.stable",
     _result(None, 1): "argsort",
     _result(None, 1, None): "argmax argmin",  # type: ignore[arg-type]
     _note_randint: "randint randint.low randint_like randint_like.low_dtype",
