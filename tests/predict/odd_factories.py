@@ -349,3 +349,14 @@ def mixes_frequencies(batch: int, device: Any) -> Made:
         return mixed.abs().sum()
 
     return _made(device, forward)
+
+
+def half_margins(batch: int, device: Any) -> Made:
+    """A loss that a GPU computes in half precision, and a CPU does not."""
+
+    def forward(model: nn.Module) -> Any:
+        scores = model(torch.zeros(batch, 64, device=device)).to(torch.bfloat16)
+        labels = torch.zeros(batch, dtype=torch.long, device=device)
+        return nn.functional.multi_margin_loss(scores, labels)
+
+    return _made(device, forward)

@@ -176,6 +176,7 @@ def test_a_bad_factory_is_answered_in_words(
         ("half_distances", "bf16", ""),
         ("half_singular_values", "off", ""),
         ("half_singular_values", "fp16", "linalg_svd has no kernel for float16"),
+        ("half_margins", "off", ""),
         ("probabilities", "off", ""),
         ("probabilities", "bf16", "binary_cross_entropy (BCELoss) is not allowed under autocast"),
         ("probabilities_outside", "bf16", ""),

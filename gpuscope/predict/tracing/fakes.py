@@ -9,6 +9,7 @@ an error) but as CPU tensors in everything else, so that autograd needs no CUDA.
 from __future__ import annotations
 
 import contextlib
+import re
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
+from torch.utils._pytree import tree_map
 
 from ..request import Doubt
 from . import data_dependent, known_values, same_types, value_statistics
@@ -28,6 +30,7 @@ HOST = torch.device("cpu")
 HALVES = (torch.float16, torch.bfloat16)
 """The types of half precision."""
 _META = torch.device("meta")
+_NO_HALVES_ON_HOST = re.compile("not implemented for '(?:BFloat16|Half)'")
 SPARSE = ("Sparse tensors are counted as the dense tensors they were made from.", 3.0)
 SPARSE_MOVED = (
     "A sparse tensor moved to the device is not counted: its number of elements is unknown.",
@@ -217,7 +220,13 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
 
         Operators for which torch has no fake, and those on known values, are computed on the host.
         """
-        out = super().dispatch(func, types, args, kwargs)
+        try:
+            out = super().dispatch(func, types, args, kwargs)
+        except NotImplementedError as error:
+            halves = [part.dtype for part in _fakes_in(args) if part.dtype in HALVES]
+            if not halves or not _NO_HALVES_ON_HOST.search(str(error)):
+                raise
+            out = self._by_float32(func, types, args, kwargs, halves[0])
         strayed = [part for part in _fakes_in((out,)) if part.fake_device == HOST]
         named = (kwargs or {}).get("device")
         if (
@@ -228,6 +237,21 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
             for part in strayed:
                 part.fake_device = DEVICE
         return out
+
+    def _by_float32(self, func: Any, types: Any, args: Any, kwargs: Any, kind: Any) -> Any:
+        """Run an operator in float32 that the host computes, but not in half precision (``kind``).
+
+        Where a GPU has no such kernel either, ``same_types`` has said so.
+        """
+
+        def cast(value: Any, source: torch.dtype, to: torch.dtype) -> Any:
+            if not isinstance(value, FakeTensor) or value.dtype != source:
+                return value
+            return super(Fakes, self).dispatch(_TO_COPY, types, (value,), {"dtype": to})
+
+        wide = tree_map(lambda one: cast(one, kind, torch.float32), (args, kwargs or {}))
+        out = super().dispatch(func, types, *wide)
+        return tree_map(lambda one: cast(one, torch.float32, kind), out)
 
     def _backward(self) -> bool:
         """Whether autograd is running: in the backward pass, or in one inside the forward pass."""
