@@ -360,3 +360,25 @@ def half_margins(batch: int, device: Any) -> Made:
         return nn.functional.multi_margin_loss(scores, labels)
 
     return _made(device, forward)
+
+
+def classes_in_clusters(batch: int, device: Any) -> Made:
+    """torch checks that every sample is in one cluster of classes, which follows from values."""
+    clusters = nn.AdaptiveLogSoftmaxWithLoss(64, 100, [20, 60]).to(device)
+    labels = torch.randint(100, (batch,), device=device)
+    return _made(
+        device, lambda model: clusters(model(torch.zeros(batch, 64, device=device)), labels).loss
+    )
+
+
+def derivative_forwards(batch: int, device: Any) -> Made:
+    """The Laplacian of a small network, as networks that solve differential equations take it."""
+    points = torch.rand(batch, 64, device=device)
+
+    def forward(model: nn.Module) -> Any:
+        def laplacian(point: torch.Tensor) -> Any:
+            return torch.func.hessian(lambda at: model(at).tanh().sum())(point).diagonal().sum()
+
+        return torch.func.vmap(laplacian)(points).square().mean()
+
+    return _made(device, forward)

@@ -141,6 +141,8 @@ def test_values_that_nobody_has_are_doubts(tracer: Tracer) -> None:
         ("builds_in_half_precision", "factory_failed", "linalg_qr has no kernel for bfloat16"),
         ("into_numpy", "data_dependent", "reads a tensor's memory"),
         ("custom_kernel", "no_fake_kernel", "gpuscope_tests"),
+        ("classes_in_clusters", "data_dependent", "a size that was assumed before, of the result"),
+        ("derivative_forwards", "no_fake_kernel", "torch.func.jacrev in place of jacfwd"),
         # the child ends and another one is started
         pytest.param("hoards", "memory", "", marks=pytest.mark.slow),
         ("missing", "factory_failed", "has no missing"),

@@ -7,10 +7,11 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Iterable
 from typing import Any
 
 from ...wire.code_owner import last_own_line
-from ..request import CannotPredict, Request
+from ..request import CannotPredict, Doubt, Request
 from .fakes import DEVICE
 from .same_types import (
     AutocastRefused,
@@ -70,6 +71,16 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
     if known is not None:
         return known
     kind, text = _told(error)
+    assumed = getattr(error, "gpuscope_assumed", None)
+    if assumed:
+        return CannotPredict(
+            f"What {request.model} does depends on values, which a prediction does not have"
+            f"{_theirs(error)}.",
+            f"{kind}: {text} This may come from a size that was assumed before, of the result of "
+            f"{', '.join(assumed)}.",
+            _CALIBRATE,
+            "data_dependent",
+        )
     if isinstance(error, SystemExit):
         text = f"it called sys.exit({text})"
     return CannotPredict(
@@ -77,6 +88,13 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
         f"{kind}: {text}" if text else kind,
         "run one step of it on a GPU or CPU; if that works, " + _CALIBRATE,
     )
+
+
+def note_assumed(error: BaseException, doubts: Iterable[Doubt]) -> None:
+    """Note on ``error`` the operators whose results had a size that was assumed before it."""
+    found = [one.operation for one in doubts if one.code == "data_dependent" and one.operation]
+    if found:
+        error.gpuscope_assumed = found  # type: ignore[attr-defined]
 
 
 def _told(error: BaseException) -> tuple[str, str]:
@@ -132,6 +150,13 @@ def _known(request: Request, error: BaseException) -> CannotPredict | None:
         )
     if _NO_HALVES.search(text):
         return _no_halves(request, at, f"{kind}: {text}")
+    if "to be on the same device" in text and "meta" in text and _in_backward(error):
+        return CannotPredict(
+            f"{request.model} takes a derivative forwards, as torch.func.hessian and jacfwd do.",
+            f"torch cannot do this with tensors that hold no data: {text}",
+            f"torch.func.jacrev in place of jacfwd, twice in place of hessian; or {_CALIBRATE}",
+            "no_fake_kernel",
+        )
     if "to be on the same device" in text:
         return CannotPredict(
             f"{request.model} fails on a GPU in its first step{at}.",
@@ -218,6 +243,11 @@ def _known(request: Request, error: BaseException) -> CannotPredict | None:
             "memory",
         )
     return None
+
+
+def _in_backward(error: BaseException) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(frame.name == "_engine_run_backward" for frame in frames)
 
 
 def _no_halves(request: Request, at: str, why: str) -> CannotPredict:

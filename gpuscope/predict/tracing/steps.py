@@ -19,6 +19,7 @@ from . import (
     data_dependent,
     data_parallel,
     ddp,
+    failures,
     kernels,
     mixed,
     optimizers,
@@ -111,7 +112,11 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         if request.quantize:
             for doubt in quantised.doubts(made.model):
                 fakes.doubt(doubt)
-        made.run()
+        try:
+            made.run()
+        except Exception as error:
+            failures.note_assumed(error, fakes.doubts.values() if fakes.guessed else ())
+            raise
         parameters, batch, source = made.parameters, made.batch, made.source
         positions = made.positions if isinstance(made, Generation) else 0
         share = Allowed.share
