@@ -125,7 +125,7 @@ def trace(request: Request, emulate: bool = True) -> Traced:
     if recorder.most_bytes > recorder.peak_bytes:
         text = (
             "cuDNN may run fp32 convolutions of these shapes by FFT, which takes much scratch "
-            "memory."
+            "memory, or on copies of their operands."
         )
         percent = round(100 * (recorder.most_bytes / recorder.peak_bytes - 1), 1)
         fakes.doubt(Doubt("unmeasured", text, "convolution", percent, upward=True))
