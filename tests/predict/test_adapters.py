@@ -197,3 +197,8 @@ def test_experts_that_stay_whole_are_told(experts: int, told: bool):
     said = [one.text for one in quantised.doubts(model) if one.operation == "experts"]
     assert len(said) == told
     assert all(one.startswith("512 KiB of weights stay") and "as experts:" in one for one in said)
+
+
+def test_an_adapted_layer_has_the_bias_that_a_model_asks_for():
+    adapted = adapters.Adapted(nn.Linear(4, 4), Lora(2))
+    assert adapted.bias is adapted.base_layer.bias

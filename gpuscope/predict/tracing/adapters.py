@@ -32,6 +32,10 @@ class Adapted(nn.Module):  # type: ignore[misc]
         """The weight of the layer, whose type some models ask for."""
         return self.base_layer.weight
 
+    @property
+    def bias(self) -> Any:
+        return self.base_layer.bias
+
     def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         out = self.base_layer(x, *args, **kwargs)
         kind = out.dtype
