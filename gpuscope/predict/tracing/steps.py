@@ -21,6 +21,7 @@ from . import (
     ddp,
     failures,
     kernels,
+    missing_kernels,
     mixed,
     optimizers,
     quantised,
@@ -113,10 +114,13 @@ def trace(request: Request, emulate: bool = True) -> Traced:
             for doubt in quantised.doubts(made.model):
                 fakes.doubt(doubt)
         try:
-            made.run()
+            with missing_kernels.noticed(request.model) as missing:
+                made.run()
         except Exception as error:
             failures.note_assumed(error, fakes.doubts.values() if fakes.guessed else ())
             raise
+        for doubt in missing:
+            fakes.doubt(doubt)
         parameters, batch, source = made.parameters, made.batch, made.source
         positions = made.positions if isinstance(made, Generation) else 0
         share = Allowed.share
