@@ -9,7 +9,7 @@ from ..errors import UsageError
 from ..lab.toggles import BY_NAME, PREDICTED, fsdp_given
 from . import deepspeed
 from .adapters import LAYOUTS, parse_lora
-from .request import CUDA_GRAPHS, SEARCHING, SHARDINGS, Request
+from .request import CUDA_GRAPHS, SEARCHING, SHARDINGS, TASKS, Request
 from .serving import parse_serving
 
 TOGGLES = tuple(
@@ -40,7 +40,7 @@ def request_of(model: str, switches: Mapping[str, Any], architecture: str) -> Re
     every = _number(switches, "checkpoint_every")
     given["checkpoint"] = every if every is not None else int(bool(given.pop("checkpoint", False)))
     parallel = _one_of(switches, "parallel", SHARDINGS) or "none"
-    task = switches.get("task")
+    task = _one_of(switches, "task", tuple(TASKS))
     if task is not None and not model.startswith("hf:"):
         raise UsageError("--task is for a transformers config: --hf-config DIR")
     lora = str(switches.get("lora") or "")
@@ -143,5 +143,5 @@ def _number(switches: Mapping[str, Any], name: str) -> int | None:
 def _one_of(switches: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> str | None:
     value = switches.get(name)
     if value is not None and value not in choices:
-        raise UsageError(f"{name} must be one of: {', '.join(choices)}")
+        raise UsageError(f"--{name} must be one of: {', '.join(choices)}")
     return value

@@ -60,7 +60,8 @@ def test_what_cannot_be_adapters_is_refused(text: str):
     ("switches", "said"),
     [
         ({"quantize": "nf4"}, "add --lora"),
-        ({"lora": "r=16", "quantize": "nf2"}, "must be one of"),
+        ({"lora": "r=16", "quantize": "nf2"}, "--quantize must be one of"),
+        ({"task": "translation"}, "--task must be one of: causal-lm, "),
         ({"lora": "16"}, "It takes r=16"),
     ],
 )
