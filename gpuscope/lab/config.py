@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -158,8 +158,8 @@ class LabConfig:
         return " ".join(["gpuscope", "lab", *replace(self, **changes).flags()])  # type: ignore[arg-type]
 
 
-def add_toggles(parser: argparse.ArgumentParser) -> None:
-    """Add every toggle and ``--steps`` to a parser.
+def add_toggles(parser: argparse.ArgumentParser, hidden: Collection[Toggle] = ()) -> None:
+    """Add every toggle and ``--steps`` to a parser, without a line of help for ``hidden`` ones.
 
     Values stay text until :meth:`LabConfig.from_arguments` checks them, so that a wrong one is
     answered by the same message everywhere.
@@ -171,7 +171,7 @@ def add_toggles(parser: argparse.ArgumentParser) -> None:
         note = f"; on a CPU: {toggle.on_cpu}" if toggle.on_cpu else ""
         choices = f" ({toggle.takes})" if toggle.choices else ""
         text = f"{toggle.help}{choices}; default: {unset}{note}".replace("%", "%%")
-        add_toggle(group, toggle, text)
+        add_toggle(group, toggle, argparse.SUPPRESS if toggle in hidden else text)
 
 
 def add_toggle(group: argparse._ActionsContainer, toggle: Toggle, text: str) -> None:

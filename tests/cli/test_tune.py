@@ -19,6 +19,7 @@ from gpuscope.exit_status import ExitStatus
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import Entry, entry_of
 from gpuscope.lab.sweep import cell_key
+from gpuscope.lab.torch_probe import Machine
 from gpuscope.lab.tune import paste
 from gpuscope.lab.tune.findings import CandidateRow, Found, Trial
 from gpuscope.lab.tune.judge import Speed
@@ -62,6 +63,34 @@ def test_several_processes_are_refused_with_what_to_do(capsys: pytest.CaptureFix
     said = capsys.readouterr().err
     assert "several processes" in said
     assert "Next: gpuscope tune without --parallel" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--gpu", "7"], "torch sees no GPU with the number 7"),
+        (["--capacity", "10GiB"], "torch sees no GPU on this machine"),
+        (["--gpu", "0", "--device", "cpu"], "--device cpu was given"),
+    ],
+)
+def test_the_cpu_is_not_searched_where_a_gpu_was_asked_for(
+    words: list[str], says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
+):
+    monkeypatch.setenv("GPUSCOPE_LEDGER", str(tmp_path / "lab.sqlite"))
+    monkeypatch.setenv(tune.VISIBLE, "")
+    monkeypatch.setattr(tune.torch_probe, "ask", lambda _: Machine({"gpus": 0}))
+    monkeypatch.setattr(tune, "_others", lambda *_: [])
+    begun = ["tune", "mlp-tiny", "--budget", "20s", *words]
+    assert cli.main(begun) == ExitStatus.UNCHECKED
+    said = capsys.readouterr().err
+    assert "This search would run on the CPU." in said
+    assert says in said
+
+
+def test_help_does_not_offer_what_is_refused(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        cli.main(["tune", "--help"])
+    assert "--steps" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [[], ["--budget", "10s"], ["--batch", "8"]])
@@ -142,6 +171,7 @@ def test_nothing_found_says_to_keep_the_baseline():
     found = Found(BASE, BASE, None, [CandidateRow(BASE, {}, "baseline")])
     result = SearchResult("tune-x", found, [entry(BASE, 100.0, 60 << 30)], 30.0)
     assert "keep it" in result.sentence()
+    assert result.remarks()[-1].startswith("1 run in 30 s; ")
     assert result.lines() == []
     assert result.document()["changed"] is False
     (named,) = re.findall(r"\(gpuscope (lab runs .*)\)", " ".join(result.remarks()))
@@ -164,6 +194,13 @@ def test_what_was_not_tried_is_not_called_slower():
     )
     assert "keep it. What was left" in told("slower", "not_tried").sentence()
     assert told("not_proved").sentence().startswith("Not proved: ")
+
+
+def test_a_candidate_that_seems_slower_is_not_said_to_make_no_difference():
+    row = CandidateRow(BEST, {"batch": 8}, "no_difference", Speed(0.12, None, None, "1 run of each"))
+    found = Found(BASE, BASE, None, [CandidateRow(BASE, {}, "baseline"), row])
+    last = SearchResult("tune-x", found, [], 30.0).table()[-1]
+    assert last[-2:] == ["0.12 ×", "no clear gain"]
 
 
 def test_the_reason_of_a_baseline_that_fails_is_printed_only_where_no_error_gives_it():

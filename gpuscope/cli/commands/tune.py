@@ -20,7 +20,7 @@ from ...lab.config import LabConfig, add_toggles
 from ...lab.launch import find_python
 from ...lab.ledger import Entry, RunLedger
 from ...lab.matrix import vary_of
-from ...lab.toggles import EVERY_PRESET, FACTORY, PRESETS, Value
+from ...lab.toggles import EVERY_PRESET, FACTORY, PRESETS, STEPS, Value
 from ...lab.tune.findings import Found, SearchSettings
 from ...lab.tune.result import COST_SAMPLES, SearchResult
 from ...lab.tune.runner import SearchJob, SearchProgress, SearchRunner, new_job, window_of
@@ -125,7 +125,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flag(out, "--json", "a JSON document instead of text")
     flag(out, "--events", argparse.SUPPRESS)  # for the TUI
     option(out, "-o --output FILE", "also write the JSON document to this file", Path)
-    add_toggles(parser)
+    add_toggles(parser, hidden=(STEPS,))  # it is refused with a reason: a run has no such length
 
 
 def run(args: argparse.Namespace) -> int:
@@ -175,6 +175,8 @@ def run(args: argparse.Namespace) -> int:
                 raise UserError("This Python cannot train.", why, "gpuscope doctor")
             others.extend(_others(baseline, args.share_gpus))
             facts = machine.facts(baseline)
+            if facts.device_type == "cpu":
+                _check_no_gpu_is_meant(args)
             capacity = args.capacity or (facts.free_bytes[0] if facts.free_bytes else None)
             settings = SearchSettings(
                 Limits(vary, args.free_batch),
@@ -251,6 +253,26 @@ def _baseline(args: argparse.Namespace) -> LabConfig:
             "gpuscope tune without --parallel    then train with what it has found",
         )
     return baseline
+
+
+def _check_no_gpu_is_meant(args: argparse.Namespace) -> None:
+    """Raise CannotTune where a search on the CPU was asked for a GPU, or for a limit on its memory.
+
+    torch sees no GPU at all where ``--gpu`` has named one that does not exist.
+    """
+    meant = [
+        *(["--gpu"] if args.gpu is not None else []),
+        *(["--capacity"] if args.capacity is not None else []),
+    ]
+    if not meant:
+        return
+    asked = args.device == "cpu"
+    which = "on this machine" if args.gpu is None else f"with the number {args.gpu}"
+    raise CannotTune(
+        "This search would run on the CPU.",
+        "--device cpu was given." if asked else f"torch sees no GPU {which}.",
+        f"gpuscope devices    lists the GPUs; without {' and '.join(meant)} the CPU is searched",
+    )
 
 
 def _what_to_tune() -> UsageError:

@@ -23,7 +23,7 @@ STATUS: dict[str, str] = {
     "baseline": "baseline",
     "kept": "kept",
     "slower": "slower",
-    "no_difference": "no difference",
+    "no_difference": "no clear gain",
     "refused": "cannot run",
     "does_not_fit": "does not fit",
     "failed": "failed",

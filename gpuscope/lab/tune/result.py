@@ -245,7 +245,7 @@ class SearchResult:
         elif self.found.stopped and not self.left_out():
             found.append(f"The search ended early: {self.found.stopped}.")
         found.append(
-            f"{len(self.entries)} runs in {age_text(max(1.0, self.seconds))}; they are in the "
+            f"{count_text(len(self.entries), 'run')} in {age_text(max(1.0, self.seconds))}; they are in the "
             f"ledger as {self.group} (gpuscope lab runs show {self.group})."
         )
         return found
