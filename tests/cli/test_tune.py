@@ -171,7 +171,7 @@ def test_nothing_found_says_to_keep_the_baseline():
     found = Found(BASE, BASE, None, [CandidateRow(BASE, {}, "baseline")])
     result = SearchResult("tune-x", found, [entry(BASE, 100.0, 60 << 30)], 30.0)
     assert "keep it" in result.sentence()
-    assert result.remarks()[-1].startswith("1 run in 30 s; ")
+    assert result.remarks()[-1].startswith("1 run in 30 s, ")
     assert result.lines() == []
     assert result.document()["changed"] is False
     (named,) = re.findall(r"\(gpuscope (lab runs .*)\)", " ".join(result.remarks()))
@@ -197,7 +197,7 @@ def test_what_was_not_tried_is_not_called_slower():
 
 
 def test_a_candidate_that_seems_slower_is_not_said_to_make_no_difference():
-    row = CandidateRow(BEST, {"batch": 8}, "no_difference", Speed(0.12, None, None, "1 run of each"))
+    row = CandidateRow(BEST, {"batch": 8}, "no_difference", Speed(0.12, None, None, "1 run"))
     found = Found(BASE, BASE, None, [CandidateRow(BASE, {}, "baseline"), row])
     last = SearchResult("tune-x", found, [], 30.0).table()[-1]
     assert last[-2:] == ["0.12 ×", "no clear gain"]

@@ -244,10 +244,9 @@ class SearchResult:
             found.append(self.left_out())
         elif self.found.stopped and not self.left_out():
             found.append(f"The search ended early: {self.found.stopped}.")
-        found.append(
-            f"{count_text(len(self.entries), 'run')} in {age_text(max(1.0, self.seconds))}; they are in the "
-            f"ledger as {self.group} (gpuscope lab runs show {self.group})."
-        )
+        runs, took = count_text(len(self.entries), "run"), age_text(max(1.0, self.seconds))
+        shows = f"gpuscope lab runs show {self.group}"
+        found.append(f"{runs} in {took}, in the ledger as {self.group} ({shows}).")
         return found
 
     def _cost_remarks(self) -> list[str]:
