@@ -124,12 +124,6 @@ def _not_found_here(host: HostView, pid: int, verb: str) -> str:
         names = [f"  gpuscope {verb} {t.definition.pid}    ({_rank(t)})" for t in below[:16]]
         one = "a trainer" if len(below) == 1 else f"{len(below)} trainers"
         return "\n".join([f"pid {pid} is not a trainer, but it started {one}. Choose one:", *names])
-    owner = _another_user(pid)
-    if owner:
-        return (
-            f"pid {pid} belongs to {owner}: its probe, if it has one, answers only that user.\n"
-            f"Next, as {owner}: gpuscope {verb} {pid}"
-        )
     if has_socket(pid):
         return (
             f"the probe in pid {pid} has not answered within {FIND_SECONDS:g} s: its training "
@@ -138,20 +132,39 @@ def _not_found_here(host: HostView, pid: int, verb: str) -> str:
         )
     if is_started_with_us(pid):
         return f"{not_started_yet(pid)}\nNext: gpuscope {verb} {pid}    again, once it trains"
-    command = _command(pid)
-    named = f"pid {pid}{f' ({command})' if command else ''}"
-    if _without_python(pid):
-        return (
-            f"{named} runs no Python, so it is no training of torch.\n"
-            "Next: gpuscope ps    lists the trainers"
-        )
+    if (stranger := out_of_reach(pid, verb)) is not None:
+        return "\n".join(stranger)
     return (
-        f"there is no probe in {named}. It was not touched.\n"
+        f"there is no probe in {_named(pid)}. It was not touched.\n"
         "Only a probe inside the process can see this.\n"
         f"Now: gpuscope attach {pid} --inject    (asks first, and shows the overhead)\n"
         "Next run: gpuscope run train.py    or, in the script, import gpuscope; "
         "gpuscope.watch()"
     )
+
+
+def out_of_reach(pid: int, verb: str) -> tuple[str, str] | None:
+    """Return why the probe of a process can never answer us, and what to do next.
+
+    The process belongs to another user, or runs no Python; None where neither is so.
+    """
+    owner = _another_user(pid)
+    if owner:
+        return (
+            f"pid {pid} belongs to {owner}: its probe, if it has one, answers only that user.",
+            f"Next, as {owner}: gpuscope {verb} {pid}",
+        )
+    if _without_python(pid):
+        return (
+            f"{_named(pid)} runs no Python, so it is no training of torch.",
+            "Next: gpuscope ps    lists the trainers",
+        )
+    return None
+
+
+def _named(pid: int) -> str:
+    command = _command(pid)
+    return f"pid {pid}{f' ({command})' if command else ''}"
 
 
 def _without_python(pid: int) -> bool:

@@ -14,6 +14,7 @@ import pytest
 
 from gpuscope.agent.live_frames import LiveFrames
 from gpuscope.agent.picture import Collector
+from gpuscope.cli import one_trainer
 from gpuscope.cli.commands.doctor import live as doctor_live
 from gpuscope.cli.main import main
 from gpuscope.probe import rendezvous
@@ -100,6 +101,19 @@ def test_the_pid_of_a_launcher_and_one_that_is_none(fake, sockets):
         look(sockets, stranger.pid)
         .problems[0]
         .startswith(f"No process has pid {stranger.pid} here")
+    )
+
+
+def test_a_process_that_no_probe_can_be_in_is_not_said_to_lack_one(fake, sockets, monkeypatch):
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        said = look(sockets, stranger.pid).problems[0]
+        monkeypatch.setattr(one_trainer, "_another_user", lambda _: "ada")
+        of_ada = look(sockets, stranger.pid).problems[0]
+        stranger.kill()
+    assert said.startswith(f"Pid {stranger.pid} (sleep 60) runs no Python")
+    assert of_ada == (
+        f"Pid {stranger.pid} belongs to ada: its probe, if it has one, answers only that user. "
+        f"Next, as ada: gpuscope doctor {stranger.pid}"
     )
 
 

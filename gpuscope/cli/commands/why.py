@@ -55,8 +55,8 @@ MAX_REQUESTS = 60
 
 
 LATE_READINGS = (
-    "The probe answers late, because the training holds the GIL. What changed in the last minutes "
-    "is left out, and an earlier GPU trace may be."
+    "The probe answers late: the training holds the GIL, or the host's cores are busy. What "
+    "changed in the last minutes is left out, and an earlier GPU trace may be."
 )
 
 

@@ -110,7 +110,7 @@ def _unanswered(complete: bool, timeout: float) -> tuple[str, ...]:
 
 
 def _not_seen(host: HostView, pid: int, timeout: float) -> str:
-    from ...one_trainer import has_socket, is_started_with_us, not_started_yet
+    from ...one_trainer import has_socket, is_started_with_us, not_started_yet, out_of_reach
 
     if is_started_with_us(pid) and not has_socket(pid):
         return f"P{not_started_yet(pid)[1:]} Next: gpuscope doctor {pid} again, once it trains"
@@ -131,6 +131,9 @@ def _not_seen(host: HostView, pid: int, timeout: float) -> str:
     shown = (
         f" From outside: it holds {bytes_text(sum(sizes))} on {len(sizes)} GPU." if sizes else ""
     )
+    if (stranger := out_of_reach(pid, "doctor")) is not None:
+        what, following = stranger
+        return f"P{what[1:]}{shown} {following}"
     return (
         f"There is no probe in pid {pid}: its steps and allocator are unknown. It was not "
         f"touched.{shown} Next run: gpuscope run train.py"
