@@ -187,9 +187,15 @@ def not_started_yet(pid: int) -> str:
 
 def has_socket(pid: int) -> bool:
     """Return whether a probe in this process listens here, though it may answer late."""
+    return pid in pids_with_socket()
+
+
+def pids_with_socket() -> set[int]:
+    """Return the processes in which probes listen here, or did before they were killed."""
     from ..probe import rendezvous
 
-    return any(Path(rendezvous.directory()).glob(f"{pid}-*.sock"))
+    names = (path.name.partition("-")[0] for path in Path(rendezvous.directory()).glob("*-*.sock"))
+    return {int(name) for name in names if name.isdecimal()}
 
 
 def is_started_with_us(pid: int) -> bool:

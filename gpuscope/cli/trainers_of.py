@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from ..missing_file import MissingFile
 from ..wire.clean import clean
-from .one_trainer import FIND_SECONDS, has_socket, is_started_with_us, not_found
+from .one_trainer import FIND_SECONDS, has_socket, is_started_with_us, not_found, pids_with_socket
 from .watched_host import NoLook, WatchedHost
 
 if TYPE_CHECKING:
@@ -30,12 +31,20 @@ MAX_LISTED = 16
 
 
 async def trainers_of(
-    there: WatchedHost, place: Target, verb: str, job: str = "", error: type[UserError] = UserError
+    there: WatchedHost,
+    place: Target,
+    verb: str,
+    job: str = "",
+    error: type[UserError] = UserError,
+    *,
+    at_once: bool = False,
+    words_for: Callable[[int], str] | None = None,
 ) -> tuple[TrainerView, ...]:
     """Return the trainers that are meant, by rank. Raises ``error`` where there are none.
 
     A trainer that is named by its own PID is returned as soon as its probe has answered; for a job,
-    all ranks are waited for.
+    all ranks are waited for. With ``at_once`` a probe that starts with the first step is not waited
+    for. ``words_for`` gives the words that mean a process of this place on the command line.
     """
     found: tuple[TrainerView, ...] = ()
 
@@ -46,6 +55,8 @@ async def trainers_of(
         patience = FIND_THERE_SECONDS if place.is_remote else NONE_SECONDS
         if _has_or_gets_a_probe(place):
             patience = FIND_SECONDS
+            if at_once and not _has_a_probe(place):
+                patience = 0.0
         all_here = bool(found) and seen >= ALL_SECONDS
         return named or all_here or seen > patience or _has_ended(place)
 
@@ -59,7 +70,7 @@ async def trainers_of(
         raise error(await not_found(there, place, verb))
     if job and not os.path.lexists(job) and not _jobs(host):
         raise MissingFile(job)
-    raise error(_none(host, place, verb, job))
+    raise error(_none(host, place, verb, job, words_for or place.words_for))
 
 
 def _has_or_gets_a_probe(place: Target) -> bool:
@@ -67,6 +78,14 @@ def _has_or_gets_a_probe(place: Target) -> bool:
     if place.pid is None or place.is_remote:
         return False
     return has_socket(place.pid) or is_started_with_us(place.pid)
+
+
+def _has_a_probe(place: Target) -> bool:
+    """Return whether a probe listens here in this process, or in one that it has started."""
+    from ..process.procfs import descends
+
+    pid = place.pid or 0
+    return any(one == pid or descends(one, pid) for one in pids_with_socket())
 
 
 def _has_ended(place: Target) -> bool:
@@ -120,12 +139,15 @@ def _jobs(host: HostView) -> list[JobView]:
     return [one for one in host.jobs if any(_speaks(t) for t in one.trainers)]
 
 
-def _none(host: HostView, place: Target, verb: str, job: str) -> str:
+def _none(
+    host: HostView, place: Target, verb: str, job: str, words_for: Callable[[int], str]
+) -> str:
     """Return why no job is meant, with those to choose from."""
     where = f" on {host.name}" if place.is_remote else " here"
     if host.sampled_seconds is None:
-        why = f": {host.link.text}" if host.link.text else ""
-        return f"the agent{where} does not answer{why}.\nTry: gpuscope ps"
+        why = f": {host.link.reason}" if host.link.reason else ""
+        elsewhere = f" {place.where}" if place.is_remote else ""
+        return f"the agent{where} does not answer{why}.\nTry: gpuscope ps{elsewhere}"
     jobs = _jobs(host)
     if not jobs:
         return (
@@ -134,7 +156,7 @@ def _none(host: HostView, place: Target, verb: str, job: str) -> str:
         )
     called = [one for one in jobs if _is_called(one, job)]
     lines = [
-        f"  gpuscope {verb} {place.words_for(_pid(one))}    ({_about(one)})"
+        f"  gpuscope {verb} {words_for(_pid(one))}    ({_about(one, place)})"
         for one in called or jobs
     ]
     if job:
@@ -151,6 +173,6 @@ def _pid(job: JobView) -> int:
     return next(t.definition.pid for t in job.trainers if _speaks(t))
 
 
-def _about(job: JobView) -> str:
-    ranks = sum(_speaks(t) for t in job.trainers)
-    return f"{clean(job.title, 60)}{f', {ranks} ranks here' if ranks > 1 else ''}"
+def _about(job: JobView, place: Target) -> str:
+    ranks, where = sum(_speaks(t) for t in job.trainers), "there" if place.is_remote else "here"
+    return f"{clean(job.title, 60)}{f', {ranks} ranks {where}' if ranks > 1 else ''}"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpuscope.cli import main as cli
-from gpuscope.cli import trainers_of
+from gpuscope.cli import one_trainer, trainers_of
 from gpuscope.cli.commands import why
 from gpuscope.cli.commands.doctor.live import examine
 from gpuscope.doctor import live
@@ -487,6 +487,18 @@ def test_a_job_is_called_by_its_script_in_the_folder_of_that_script_too(
     assert "no running job is called other.py. Choose one:" in errors
 
 
+def test_jobs_of_another_host_are_listed_with_what_leads_there(ask, monkeypatch):
+    told = [*ranks_of(1001, 1002), *views.trainer(1003, 0, 1, "ada", True, "run-2", "other.py")]
+    rows = [views.trainer_row(n, 100, 0.5) for n in (1, 2, 3)]
+    told.append(frames.Sample(1, int(views.END * 1e9), h=[views.host_row()], t=rows))
+    shown = AskedSource(told)
+    monkeypatch.setattr(one_trainer, "source_at", lambda *_: asyncio.sleep(0, shown))
+    code, _, errors, _ = ask("ada@far", "--no-look", "--ssh-command", "ssh -p 2222")
+    assert code == 3
+    assert "(train.py, 2 ranks there)" in errors
+    assert "gpuscope why ada@far:1001 --ssh-command 'ssh -p 2222'" in errors
+
+
 def test_where_several_jobs_run_they_are_listed_to_choose_from(ask):
     two = [*ranks_of(1001), *views.trainer(1002, 0, 1, "ada", True, "run-2", "other.py")]
     rows = [views.trainer_row(n, 100, 0.5) for n in (1, 2)]
@@ -917,6 +929,10 @@ def test_a_probe_is_waited_for_that_has_not_started_yet_or_does_not_answer(
         assert (code, time.monotonic() - begin >= 0.3) == (3, True)
         assert "its probe has not started yet" in errors
         assert f"gpuscope why {begun.pid}    again, once it trains" in errors
+        monkeypatch.setattr(trainers_of, "FIND_SECONDS", 60.0)
+        code, _, errors, _ = ask(str(begun.pid), "--no-look", frames=frames_of(os.getpid()))
+        assert time.monotonic() - begin < 60, "an answer at once waits for no first step"
+        assert "its probe has not started yet" in errors
         monkeypatch.setattr(rendezvous, "BASE", str(tmp_path))
         place = Path(rendezvous.directory())
         place.mkdir()

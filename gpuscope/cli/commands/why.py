@@ -163,7 +163,15 @@ async def _ask(
     one_trainer.check_exists(place, NoAnswer)
     async with one_trainer.host_at(args, place, stack) as there:
         loading = asyncio.create_task(asyncio.to_thread(_load))  # while the agent starts
-        trainers = await trainers_of(there, place, "why", job, NoAnswer)
+        trainers = await trainers_of(
+            there,
+            place,
+            "why",
+            job,
+            NoAnswer,
+            at_once=args.no_look,
+            words_for=partial(remote.words_for, args, place),
+        )
         ranks = [there.reach(trainer) for trainer in trainers[:MAX_REQUESTS]]
         if place.is_remote:
             until = monotonic() + WHOLE_SECONDS
