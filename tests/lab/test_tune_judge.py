@@ -1,4 +1,4 @@
-"""How ``gpuscope tune`` judges runs: how sure a ratio is, and which losses differ."""
+"""How ``gpuscope tune`` judges runs: how sure a ratio is, which losses differ, and what is kept."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 
 from gpuscope.lab.ledger import Entry, entry_of
 from gpuscope.lab.tune import judge
+from gpuscope.lab.tune.space import Limits
+from tests.lab.test_tune_search import Card
 
 
 def run(rate: float, steps: Sequence[float] = (1.0, 1.0, 1.0, 1.0), loss: float = 1.0) -> Entry:
@@ -99,3 +101,14 @@ def test_a_loss_that_has_fallen_to_nothing_is_not_compared_by_its_rounding(
     found = judge.loss(run(1.0, loss=before), run(1.0, loss=after), by_step=False)
     assert found.excess is not None
     assert found.within(0.01) is as_well
+
+
+def test_what_the_last_look_takes_back_is_no_longer_said_to_be_kept():
+    card = Card(noise=0.0001)
+    # bf16 was only lucky in its first runs
+    card.rate = lambda config: 102.0 if config.amp == "bf16" and len(card.trials) <= 4 else 100.0
+    found = card.tune(limits=Limits({"amp": ["off", "bf16"]}))
+    assert found.best == found.baseline
+    baseline, amp = found.rows
+    assert baseline.status == "baseline"
+    assert (amp.status, amp.reason) == ("no_difference", "as fast without amp")

@@ -57,9 +57,12 @@ class Closing(Trials):
             elif without == self.baseline and self._good(without) is None:
                 row.reason = self._not_without(without)
             elif (yield from self._needless(row, best, without, names)):
+                taken = self._rows[best]
+                taken.status, taken.reason = "no_difference", f"as fast without {row.name}"
                 best = without
-                self._rows[best].status = "kept"
-                self._rows[best].loss = self._loss(best)
+                if best != self.baseline:
+                    self._rows[best].status = "kept"
+                    self._rows[best].loss = self._loss(best)
                 switches.pop()
         return best, switches
 
