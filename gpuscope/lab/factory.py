@@ -21,10 +21,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..errors import UserError
+from ..wire.clean import clean
 from ..wire.code_owner import last_own_line
 
 BATCH = 8
 """Samples in a micro-batch where the user gives none."""
+TEXT_CHARS = 300
+"""Of what an exception says, as much is repeated."""
 _HOW = (
     "def FACTORY(batch, device): … return model, optimizer, forward    # forward() runs a "
     "micro-batch, returns its loss"
@@ -169,9 +173,14 @@ def checked(name: str, loss: object) -> Tensor:
 def _failed(name: str, doing: str, error: BaseException, batch: int = BATCH) -> BadFactory:
     """Return the error for an exception in the user's code.
 
-    It names the exception, and the last line of the user's code in its traceback.
+    It names the exception, and the last line of the user's code in its traceback. A factory of
+    gpuscope's own says itself what is wrong.
     """
-    text = " ".join(str(error).split())[:300]
+    if isinstance(error, UserError):
+        return BadFactory(
+            *(clean(part, TEXT_CHARS) for part in (error.what, error.why, error.next))
+        )
+    text = " ".join(str(error).split())[:TEXT_CHARS]
     line = last_own_line(error)
     if isinstance(error, SyntaxError) and error.filename:
         line = f"{error.filename}:{error.lineno}"

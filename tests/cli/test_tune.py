@@ -25,6 +25,7 @@ from gpuscope.lab.tune.findings import CandidateRow, Found, Trial
 from gpuscope.lab.tune.judge import Speed
 from gpuscope.lab.tune.result import SearchResult
 from gpuscope.lab.tune.runner import SearchProgress
+from gpuscope.lab.tune.search import CannotTune
 
 
 @pytest.mark.parametrize(
@@ -85,6 +86,23 @@ def test_the_cpu_is_not_searched_where_a_gpu_was_asked_for(
     said = capsys.readouterr().err
     assert "This search would run on the CPU." in said
     assert says in said
+
+
+def test_a_config_that_does_not_train_ends_with_what_its_run_says_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
+):
+    def run(*_: object) -> object:
+        raise CannotTune("The training does not run.", "no transformers", "gpuscope lab --model x")
+
+    monkeypatch.setenv("GPUSCOPE_LEDGER", str(tmp_path / "lab.sqlite"))
+    monkeypatch.setattr(tune.SearchRunner, "run", run)
+    error = {"what": "It cannot be used.", "why": "", "next": "pip install transformers"}
+    failed = [entry_of({"error": error})]
+    monkeypatch.setattr(tune.RunLedger, "entries", lambda *_, **__: failed)
+    for name in (tune.CONFIG, tune.TASK, tune.SEQUENCE):
+        monkeypatch.setenv(name, "")
+    assert cli.main(["tune", "--hf-config", str(tmp_path)]) == ExitStatus.UNCHECKED
+    assert "Next: pip install transformers\n" in capsys.readouterr().err
 
 
 def test_help_does_not_offer_what_is_refused(capsys: pytest.CaptureFixture[str]):

@@ -12,6 +12,7 @@ from tests.fakes.cases import each
 
 torch = pytest.importorskip("torch")
 
+from gpuscope.errors import UserError  # noqa: E402
 from gpuscope.lab import factory  # noqa: E402
 from gpuscope.lab.config import LabConfig  # noqa: E402
 from gpuscope.lab.factory import BadFactory  # noqa: E402
@@ -164,6 +165,18 @@ def test_whatever_else_it_is_is_told(name: str, named: list[str]) -> None:
     for part in named:
         assert part in text
     assert "Traceback" not in text
+
+
+def test_what_a_factory_of_gpuscope_says_itself_is_repeated_as_it_is() -> None:
+    def fails(batch: int, device: object) -> None:
+        raise UserError("It cannot be used.", "long " * 1000, "use another one")
+
+    with pytest.raises(BadFactory) as error:
+        factory.make("own_model:fails", fails, 3, CPU, False)
+    what, why, following = error.value.args
+    assert (what, following) == ("It cannot be used.", "use another one")
+    assert why.startswith("long long")
+    assert len(why) <= factory.TEXT_CHARS
 
 
 def test_the_command_that_repeats_a_failure_has_its_batch() -> None:

@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -190,6 +190,10 @@ def run(args: argparse.Namespace) -> int:
 
         try:
             outcome = runner.run(begin)
+        except CannotTune as error:
+            if args.hf_config is not None:  # the Lab's command, which it names, has no config
+                error.next = _said_next(ledger.entries(limit=1, group=job.group)) or error.next
+            raise
         finally:
             shown.close()
     if outcome.failure is not None:
@@ -227,6 +231,12 @@ def _use_transformers(args: argparse.Namespace) -> None:
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = str(value)
+
+
+def _said_next(entries: Sequence[Entry]) -> str:
+    """Return what the first of these runs says to do next, as it failed; "" where it does not."""
+    error = entries[0].document.get("error") if entries else None
+    return str(error.get("next") or "") if isinstance(error, dict) else ""
 
 
 def _baseline(args: argparse.Namespace) -> LabConfig:
