@@ -12,6 +12,8 @@ MAX_TITLE_CHARS = 60
 LAB, PIECE_OF_CODE = "gpuscope lab", "python -c"
 _INTERPRETER = re.compile(r"python[0-9.]*$")
 _OPTIONS_WITH_VALUE = ("-X", "-W")
+_LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
+"""Programs that start a script or, with ``-m``, a module, which their trainings are called by."""
 _PYTHON = re.compile(r"python[0-9.]*$|torchrun$")
 _LAB = re.compile(r"(?:^|[\s/])gpuscope[./]lab[./](?:worker|rank)(?:\.py)?(?:\s|$)")
 _MODEL = re.compile(r'"model": ?("(?:[^"\\]|\\.){1,200}")')
@@ -23,22 +25,28 @@ def short_command(command: str) -> str:
     """Shorten a command to the name that people use.
 
     ``/opt/bin/python -u train.py --lr 1`` becomes ``train.py``, and ``python -m a.b`` becomes
-    ``a.b``.
+    ``a.b``. What follows a program is its own: ``python bin/pytest -m slow`` becomes ``pytest``.
     """
     words = command.split()
     if not words:
         return command
     program = words[0].rsplit("/", 1)[-1]
-    if _PYTHON.match(program):
-        for before, word in zip(words, words[1:]):
-            if before == "-m":
-                return LAB if _LAB.search(word) else limited(word, MAX_TITLE_CHARS)
-            if before == "-c":
-                return PIECE_OF_CODE
-            if word == "-":
-                break
-            if word.endswith(".py"):
-                return short_script(word)
+    if not _PYTHON.match(program):
+        return limited(program, MAX_TITLE_CHARS)
+    for before, word in zip(words, words[1:]):
+        if before == "-m":
+            return LAB if _LAB.search(word) else limited(word, MAX_TITLE_CHARS)
+        if before == "-c":
+            return PIECE_OF_CODE
+        if word == "-":
+            break
+        if word.endswith(".py"):
+            return short_script(word)
+        if not word.startswith("-") and before not in _OPTIONS_WITH_VALUE:
+            name = word.rsplit("/", 1)[-1]
+            if _INTERPRETER.match(program) and name not in _LAUNCHERS:
+                return limited(name, MAX_TITLE_CHARS)
+            program = name if _INTERPRETER.match(program) else program
     return limited(program, MAX_TITLE_CHARS)
 
 
