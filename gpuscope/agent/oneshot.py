@@ -10,12 +10,23 @@ import os
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, NamedTuple, Optional, Sequence, Tuple, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Callable,
+    Dict,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+)
 
 from .picture import Collector, Picture
 
 if TYPE_CHECKING:
     from ..collect.nvml import Nvml
+    from ..wire.frames import Event
 
 TRAINERS_SECONDS = 1.2
 """How long to wait for the first sample of a probe that is connected, once all probes were searched
@@ -55,9 +66,18 @@ def collect_once(
     )
     look = Look(collector)
     look.start()
+    events: Dict[int, List[Tuple[Optional[int], Event]]] = {}
+
+    def take() -> Picture:
+        """Take a picture with the events of all those before, each of which has only new ones."""
+        picture = collector.picture()
+        for report in picture.trainers:
+            report.events = events[report.link] = [*events.get(report.link, ()), *report.events]
+        return picture
+
     picture, complete = look.until(
         timeout,
-        collector.picture,
+        take,
         lambda _, now, seconds: now.all and not (want_trainers and now.searching),
     )
     look.stop()

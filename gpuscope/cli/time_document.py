@@ -18,7 +18,7 @@ from ..model.look import Look, waited_for
 from ..model.pace import PARTS_STEPS
 from ..model.slowdown import Slowdown
 from ..model.standstill import TIMES_BEFORE, Standstill
-from ..model.step_time import SPLIT_WORDS
+from ..model.step_time import words_of
 from ..model.time_cause import Cause
 from ..model.time_ledger import Row, TimeLedger
 from ..model.time_sentence import sentence
@@ -89,7 +89,8 @@ class TrainerTime:
     def _of_its_time(self) -> str:
         if self.standstill is None and self.parts:
             (name, seconds), whole = self.parts[0], fsum(seconds for _, seconds in self.parts)
-            share = f"{percent_text(seconds / whole)} of a step is {SPLIT_WORDS[name]}"
+            words = words_of(dict(self.parts))
+            share = f"{percent_text(seconds / whole)} of a step is {words[name]}"
             few = count_text(self.ledger.looks, "sample")
             why = f"{few} cannot show pauses and lines of code" if self.ledger.looks else NO_SAMPLES
             return f"{share}, by {PARTS_BASIS}: {why}."
@@ -233,7 +234,7 @@ def _late(late: LateRank | None) -> dict[str, Any]:
 
 def _trainer(one: TrainerTime) -> dict[str, Any]:
     ledger, slowdown = one.ledger, one.slowdown
-    whole = fsum(seconds for _, seconds in one.parts) or 1.0
+    whole, words = fsum(seconds for _, seconds in one.parts) or 1.0, words_of(dict(one.parts))
     return {
         "name": clean(one.name, 200),
         "pid": one.pid,
@@ -249,7 +250,7 @@ def _trainer(one: TrainerTime) -> dict[str, Any]:
         "loss_not_finite": one.lost or None,
         "rows": [_row_document(row) for row in ledger.rows],
         "parts": [
-            {"part": SPLIT_WORDS[name], "seconds": seconds, "share": seconds / whole}
+            {"part": words[name], "seconds": seconds, "share": seconds / whole}
             for name, seconds in one.parts
         ],
         "left_out": [{"since": since, "seconds": seconds} for since, seconds in one.long_steps],

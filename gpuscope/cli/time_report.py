@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import fsum
 
-from ..model.step_time import SPLIT_WORDS
+from ..model.step_time import words_of
 from ..model.time_ledger import SOURCE, Row, TimeLedger
 from ..text import width as cells
 from ..text.clock import clock_text
@@ -71,8 +71,9 @@ def _ranks(ranks: Sequence[TrainerTime], one: TrainerTime) -> list[str]:
             f"{row.words} {percent_text(row.share)}" for row in rows_told if row.share >= 0.01
         )
         mark = "  ←" if each is one else ""
+        words = words_of(dict(each.parts))
         most = most or " · ".join(
-            f"{SPLIT_WORDS[name]} {duration_text(seconds)}" for name, seconds in each.parts[:4]
+            f"{words[name]} {duration_text(seconds)}" for name, seconds in each.parts[:4]
         )
         rows.append((each.short, step, (most or TOO_FEW) + mark))
     first = max(cells.cells(row[0]) for row in rows)
@@ -84,11 +85,11 @@ def _ranks(ranks: Sequence[TrainerTime], one: TrainerTime) -> list[str]:
 
 def _parts(parts: Sequence[tuple[str, float]], width: int) -> list[str]:
     """Return the table of the parts of a step, which add up to it."""
-    step = fsum(seconds for _, seconds in parts)
+    step, words = fsum(seconds for _, seconds in parts), words_of(dict(parts))
     lines = ["PART OF A STEP".ljust(32) + "SHARE".rjust(8) + "PER STEP".rjust(11)]
     for name, seconds in parts:
         share, each = percent_text(seconds / step), brief_duration_text(seconds)
-        line = f"{SPLIT_WORDS[name]:<32}{share:>8}{each:>11}  "
+        line = f"{words[name]:<32}{share:>8}{each:>11}  "
         lines.append(line + "█" * round(seconds / step * min(BAR_CELLS, max(0, width - len(line)))))
     return [*lines, f"{'step':<32}{'100 %':>8}{brief_duration_text(step):>11}"]
 

@@ -114,7 +114,8 @@ STEP_PART = _metric(
     "gpuscope_train_step_part_seconds",
     (*TRAINER, "part"),
     "Where a step's time goes: mean over the measured steps. The parts add up to "
-    "gpuscope_train_measured_step_seconds.",
+    "gpuscope_train_measured_step_seconds; without a part other, the script's own code is in "
+    "compute.",
 )
 MEASURED_STEP = _metric(
     "gpuscope_train_measured_step_seconds",

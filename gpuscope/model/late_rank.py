@@ -20,7 +20,7 @@ from .look import T95
 from .rank_times import Odd, odd_rank
 from .ranks import median, name_of
 from .stalls import find_stall
-from .step_time import split_of
+from .step_time import split_of, words_of
 from .stragglers import (
     MAX_RANKS,
     HostPaced,
@@ -95,7 +95,8 @@ class LateRank:
             spent, usual = _of_row(odd)
             return f"it spends {spent} on {odd.work}, the others {usual}"
         own, usual = duration_text(slow.own_seconds), duration_text(slow.usual_seconds)
-        what, more = slow.mostly, slow.mostly_seconds
+        words = words_of(split_of(slow.trainer))
+        what, more = words[slow.mostly], slow.mostly_seconds
         if odd is not None and odd.seconds is not None and odd.usual_seconds is not None:
             # samples name the row and its line; the parts of a step know only what is no input
             excess = min(odd.seconds - odd.usual_seconds, slow.late_seconds)

@@ -14,7 +14,7 @@ from ..text.clock import MINUTE, clock_text
 from ..text.units import bytes_text, duration_text, three_digits
 from ..wire.frames import TrainerDef
 from .change_point import LEAST_SECONDS, ChangePoint, Series, change_of, changed_at
-from .step_time import SLOWER, SPLIT, SPLIT_WORDS
+from .step_time import SLOWER, SPLIT, split_of, words_of
 
 PART_SHARE = 0.25
 """A part of the step is named if it explains this share of the added time."""
@@ -143,16 +143,14 @@ def _series(history: HistoryOf, entity: int, column: str) -> Series:
 
 
 def _parts(trainer: TrainerView, history: HistoryOf, change: ChangePoint) -> list[str]:
-    found = []
+    found, names = [], words_of(split_of(trainer))
     for part in SPLIT:
         moved = changed_at(_series(history, trainer.id, f"{part}_seconds"), change.seconds)
         if moved is None:
             continue
         longer = moved.after - moved.before
         if longer >= PART_SHARE * (change.after - change.before):
-            words = (
-                f"{SPLIT_WORDS[part]} {duration_text(moved.before)} → {duration_text(moved.after)}"
-            )
+            words = f"{names[part]} {duration_text(moved.before)} → {duration_text(moved.after)}"
             found.append((-longer, words))
     return [words for _, words in sorted(found)]
 

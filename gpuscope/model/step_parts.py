@@ -17,7 +17,7 @@ from .late_rank import LateRank, late_rank
 from .pace import PARTS_STEPS
 from .ranks import name_of
 from .standstill import stands_still
-from .step_time import SPLIT_WORDS, measured_step, shares_of
+from .step_time import measured_step, shares_of, words_of
 from .stragglers import MAX_RANKS
 from .time_ledger import WORDS, TimeLedger, recent, until_last_step
 
@@ -101,5 +101,5 @@ def step_parts(
     of = f", mean of {len(ranks)} ranks" if len(ranks) > 1 else ""
     ranked = dict(sorted(shares.items(), key=lambda one: -one[1]))
     return StepParts(
-        ranked, SPLIT_WORDS, measured_step(ranks), f"last {PARTS_STEPS} steps{of}", False
+        ranked, words_of(ranked), measured_step(ranks), f"last {PARTS_STEPS} steps{of}", False
     )

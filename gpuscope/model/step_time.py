@@ -5,7 +5,7 @@ Seconds as in ``wire.frames``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from math import fsum
 
 from ..store.view import TrainerView
@@ -16,6 +16,9 @@ SPLIT = ("input", "h2d", "compute", "optimizer", "communication", "other")
 """Where a step's time goes: columns ``*_seconds``, which add up to :func:`measured_step`."""
 SPLIT_WORDS = {**{name: name for name in SPLIT}, "h2d": "copy to GPU"}
 """What the parts of a step are called on all screens, in findings and in reports."""
+MIXED = "compute and other code"
+"""What ``compute`` is called where nothing marks its begin in a step, as without a DataLoader."""
+_MIXED_WORDS = {**SPLIT_WORDS, "compute": MIXED}
 OWN = ("input", "h2d", "compute", "optimizer", "other")
 """All but waiting for other ranks."""
 MIN_STEPS = 30
@@ -34,6 +37,14 @@ def split_of(trainer: TrainerView) -> dict[str, float]:
     """Return the seconds of a step by :data:`SPLIT`, as far as they are known."""
     found = {name: trainer.number(f"{name}_seconds") for name in SPLIT}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def words_of(parts: Collection[str]) -> Mapping[str, str]:
+    """Return what these parts of a step are called.
+
+    Where ``other`` is not among them, the script's own code between two steps is in ``compute``.
+    """
+    return SPLIT_WORDS if "other" in parts else _MIXED_WORDS
 
 
 def measured_step(trainers: Iterable[TrainerView]) -> float | None:

@@ -43,6 +43,8 @@ in different steps are not noticed; one long wait is.
 """
 MAX_EVENTS = 64
 """Events queued for sending. Beyond this, the oldest are dropped and counted."""
+NEWEST_MINUTES = 6
+"""How many minutes of its time a trainer tells before its first sample: those that are judged."""
 LOOK_SECONDS = (0.004, 0.1)
 """How soon to check again whether a client has read what was sent, at first and at most, because
 poll does not report that.
@@ -317,20 +319,27 @@ class Server:
         # Clients that are due within half an interval share this sample, so that many cost little
         # more than one.
         fastest = max([client.hz for client in self._takers()] or [1.0])
-        due = [client for client in self._takers() if client.due <= now + 0.5 / fastest]
-        if not any(client.due <= now for client in due):
+        due = [taker for taker in self._takers() if taker.due <= now + 0.5 / fastest]
+        if not any(taker.due <= now for taker in due):
             return
         begin = time.thread_time()
         breath = 0.0 if new else min(BREATH_SECONDS, BREATH_SHARE / fastest)
         sample, reasons = self._sampler.tick(Pause(breath))
         self._requests.recent.note(sample, self._sampler.definitions)
         shared: Dict[bytes, bytes] = {}
-        for client in due:
-            client.sample(sample, reasons, self._sampler.definitions, shared)
-        for client in new:
+        told = [
+            Event(TRAINER_ID, "time", time.monotonic_ns(), "", data)
+            for data in (self._requests.time.told() if new else ())
+        ]
+        for client in new:  # before the sample, with which a single look is content
             client.is_new = False
-            for data in self._requests.time.told():
-                event = Event(TRAINER_ID, "time", time.monotonic_ns(), "", data)
+            for event in told[-NEWEST_MINUTES:]:
+                client.event(event, self._sampler.definitions)
+        for taker in due:
+            taker.sample(sample, reasons, self._sampler.definitions, shared)
+        for client in new:
+            # all of them: who keeps only so many events keeps the last ones
+            for event in told if len(told) > NEWEST_MINUTES else ():
                 client.event(event, self._sampler.definitions)
         rest = (time.thread_time() - begin) / COST_SHARE
         self._rest_until = max(self._rest_until, now + rest)

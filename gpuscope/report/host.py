@@ -19,7 +19,7 @@ from ..model.lost_loss import lost_loss
 from ..model.ranks import name_of
 from ..model.stalls import find_stall
 from ..model.step_colours import SPLIT_TOKENS
-from ..model.step_time import SPLIT, SPLIT_WORDS, input_share, measured_step, shares_of
+from ..model.step_time import SPLIT, input_share, measured_step, shares_of, words_of
 from ..store.view import Gone, HistoryOf, HostView, JobView, TrainerView, by_key
 from ..text.clock import clock_text
 from ..text.units import DASH, amount_text, bytes_text, count_text, duration_text, percent_text
@@ -237,9 +237,10 @@ def _step(watched: Watched, when: str) -> Section:
         shares, step = shares_of(job.trainers), measured_step(job.trainers)
         if step is None:
             continue
+        words = words_of(shares)
         bars = [
             BarRow(
-                SPLIT_WORDS[name],
+                words[name],
                 duration_text(step * shares[name]),
                 shares[name],
                 SPLIT_TOKENS[name],

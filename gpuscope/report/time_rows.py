@@ -8,7 +8,7 @@ from math import fsum
 from ..model.look import words_of
 from ..model.pace import PARTS_STEPS
 from ..model.step_colours import LOOK_TOKENS, REST, SPLIT_TOKENS, tokens_of_rows
-from ..model.step_time import SPLIT_WORDS
+from ..model.step_time import MIXED, SPLIT_WORDS
 from ..model.time_ledger import SOURCE, WORDS
 from ..text.numbers import number
 from ..text.units import DASH, duration_text, percent_text
@@ -137,6 +137,7 @@ def _clock(document: Document, source: str, when: str) -> Waterfall:
 def _split(rows: Sequence[Document]) -> Waterfall:
     """Return the parts of a step, by the marks of the probe: what is known without a clock."""
     tokens = {SPLIT_WORDS[name]: token for name, token in SPLIT_TOKENS.items()}
+    tokens[MIXED] = SPLIT_TOKENS["compute"]
     whole = fsum(number(row.get("seconds")) or 0.0 for row in rows)
     bars = []
     for row in rows:

@@ -123,7 +123,7 @@ TRAINER_COLUMNS = (
     # between clock readings of that thread.
     "input_seconds",  # the device (or the CPU that trains) waits for the loader
     "h2d_seconds",  # host-to-device copies of what the loader gave
-    "compute_seconds",  # forward and backward
+    "compute_seconds",  # forward and backward; the script's own code too where "other" is null
     "optimizer_seconds",
     "communication_seconds",  # collectives that do not overlap with computation
     "other_seconds",

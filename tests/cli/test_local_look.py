@@ -9,20 +9,22 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from gpuscope.agent import oneshot, oneshot_frames, stream
 from gpuscope.agent.oneshot import OneShot, collect_once
 from gpuscope.agent.oneshot_frames import frames
-from gpuscope.agent.picture import NOT_ASKED_YET
+from gpuscope.agent.picture import NOT_ASKED_YET, Picture
 from gpuscope.cli.local_look import KEY, look
 from gpuscope.collect import processes
+from gpuscope.collect.trainers import TrainerReport
 from gpuscope.store.decode import decode
 from gpuscope.store.store import Store
 from gpuscope.store.view import HostView, Link
 from gpuscope.wire import codec
-from gpuscope.wire.frames import Unknown
+from gpuscope.wire.frames import Event, HostDef, TrainerDef, Unknown
 from tests.fakes.nvml import FakeNvml, FakeProcess
 
 HIDDEN = Unknown("hidden_by_container", "this container cannot see them")
@@ -83,6 +85,25 @@ def test_a_device_that_has_not_even_said_who_it_is_stands_there_with_the_reason(
     }
     assert len(reasons) == 1, "no column is without it, however many there are"
     assert "nvmlDeviceGetUUID has not returned" in str(next(iter(reasons)).text)  # type: ignore[union-attr]
+
+
+def test_what_probes_told_while_others_were_waited_for_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    minutes = [Event(1, "time", m, "", {"m": m}) for m in (1, 2)]
+
+    def picture(_: object) -> Picture:
+        report = TrainerReport(7, 40, 1, TrainerDef(pid=40, start=1), {}, {}, 1)
+        report.events = [(None, minutes.pop(0))] if minutes else []
+        return Picture(1.0, HostDef("h"), {}, {}, 1.0, None, trainers=[report])
+
+    def until(self: object, timeout: float, take: Any, enough: object) -> tuple[Picture, bool]:
+        return [take() for _ in range(3)][-1], True
+
+    monkeypatch.setattr(oneshot.Collector, "picture", picture)
+    monkeypatch.setattr(oneshot.Look, "until", until)
+    (report,) = collect_once(1.0, directories=()).picture.trainers
+    assert [event.m for _, event in report.events] == [1, 2]
 
 
 def test_a_process_that_nobody_has_looked_at_is_still_on_its_device(fake: FakeNvml) -> None:

@@ -265,11 +265,15 @@ def test_the_text_says_where_a_trainer_stands_and_what_its_step_is_made_of():
         "step_age_seconds": 48.0,
         "stall_at": "data.py:88 __getitem__",
         "phase": "eval",
-        "input_seconds": 0.05,
-        "compute_seconds": 0.4,
-        "optimizer_seconds": 0.05,
-        "h2d_seconds": None,
-        "other_seconds": 0.0,
+        "where_time_goes": {
+            "of": "step breakdown",
+            "basis": "last 32 steps",
+            "rows": [
+                {"row": "compute", "share": 0.8},
+                {"row": "input", "share": 0.196},
+                {"row": "optimizer", "share": 0.004},
+            ],
+        },
     }
     assert ps_text._notes(trainer) == [
         "stuck at data.py:88 __getitem__, no step for 48 s",
@@ -279,7 +283,7 @@ def test_the_text_says_where_a_trainer_stands_and_what_its_step_is_made_of():
         "no step for 48 s"
     )
     assert ps_text._notes({**trainer, "stall_at": None, "step_age_seconds": 0.2})[0] == (
-        "step breakdown, mean of the last 32 steps: input 10 % · compute 80 % · optimizer 10 %"
+        "step breakdown, last 32 steps: compute 80 % · input 20 %"
     )
     assert ps_text._notes({"stall_at": None, "phase": "train"}) == []
 

@@ -37,7 +37,7 @@ from gpuscope.tui.runs.run import RunView
 from gpuscope.tui.shared.job_rows import NO_STEP, job_lines
 from gpuscope.tui.shared.step_split import split_pieces
 from gpuscope.tui.theme import THEMES, Tokens
-from gpuscope.tui.time.rows import clock_rows
+from gpuscope.tui.time.rows import clock_rows, split_rows
 from gpuscope.tui.time.text import no_minutes, stopped_lines
 from gpuscope.tui.trainer.job_text import head_of, standing_out
 from gpuscope.tui.trainer.rank_rows import rank_rows
@@ -159,9 +159,40 @@ def test_where_the_wall_clock_goes_has_one_answer(ranks: int) -> None:
         "jobs": flat([split_pieces(line.split, 500)]),
         "job page": flat(standing_out(host, job, history)),
         "process page": flat(training_lines(host, process, Idle(0.0, False), 500)),
+        "ps": ps_text.text(ps_document.document(host, [])),
     }.items():
         assert shares[0] in text, f"{name}: {text}"
         assert "compute" not in text, f"{name} has a second answer: {text}"
+
+
+def without_a_loader() -> list[f.Frame]:
+    """A training of which nothing marks where a step's computation begins."""
+    frames = changed(jobs.ranks(1), 0, input_seconds=None, other_seconds=None)
+    reason = "without a DataLoader, input cannot be told apart from compute"
+    for sample in (frame for frame in frames if isinstance(frame, f.Sample)):
+        sample.why += [[300, "other_seconds", f.NOT_INITIALISED, reason]]
+    return frames
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_what_a_script_does_between_its_steps_is_nowhere_called_compute(loads: bool) -> None:
+    host, history = seen(jobs.ranks(1) if loads else without_a_loader())
+    (job,) = host.jobs
+    (line,) = job_lines(host, history=history)
+    assert line.split is not None
+    assert not line.split.of_ledger
+    process = next(one for one in host.processes if one.id == job.trainers[0].process)
+    (told,) = of_job(job, host, history, JUDGED_SECONDS, "")
+    for name, text in {
+        "jobs": flat([split_pieces(line.split, 500)]),
+        "job page": flat(standing_out(host, job, history)),
+        "process page": flat(training_lines(host, process, Idle(0.0, False), 500)),
+        "time": flat(row.cells["row"] for row in split_rows(job.trainers[0], TOKENS.glyphs)),
+        "why": told.sentence,
+        "ps": ps_text.text(ps_document.document(host, [])),
+    }.items():
+        assert "compute" in text, f"{name}: {text}"
+        assert ("compute and other code" in text) != loads, f"{name}: {text}"
 
 
 def lab_figures(host: HostView, pids: list[int]) -> str:

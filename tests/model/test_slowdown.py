@@ -66,7 +66,7 @@ def test_it_says_since_when_and_what_changed_then():
     assert found.change.seconds == pytest.approx(100 + 2 * 170, abs=10)
     when = time.strftime("%H:%M", time.localtime(1_000_000.0 + found.change.seconds - 100))
     assert f"times as long since {when}" in found.text
-    assert found.then[0].startswith("compute 80")
+    assert found.then[0].startswith("compute and other code 80")
     assert re.search(r"clock of GPU 0 1980 MHz → 1200 MHz", found.text)
     assert "pid 40 came to GPU 0" in found.then
     assert not any("power limit" in one or "load" in one for one in found.then)

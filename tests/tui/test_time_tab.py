@@ -663,13 +663,21 @@ async def test_the_details_of_a_part_follow_the_cursor_where_there_is_no_ledger(
 
 
 def test_without_a_gpu_no_part_of_a_step_is_on_one():
-    on_gpu = views.host_of(views.training()).trainers[0]
+    on_gpu = views.host_of(jobs.ranks(2)).trainers[0]
     on_cpu = replace(on_gpu, definition=replace(on_gpu.definition, cuda=False))
     for rank, ends in ((on_gpu, " on the GPU."), (on_cpu, ".")):
         _, lines = part_detail("compute", [rank])
         assert styled.plain(lines[0]) == "The forward and the backward pass" + ends
         _, lines = part_detail("optimizer", [rank])
         assert styled.plain(lines[0]) == "The optimizer's step" + ends
+
+
+def test_where_nothing_marks_its_begin_a_step_s_computation_is_called_the_rest():
+    mixed = views.host_of(views.training()).trainers[0]
+    assert mixed.number("other_seconds") is None, "else no test"
+    heading, lines = part_detail("compute", [mixed])
+    assert heading == "Compute and other code"
+    assert "whatever the script does between two steps" in styled.plain(lines[0])
 
 
 def with_the_hang(minutes: int, steps: int, **rows: float) -> list[f.Frame]:

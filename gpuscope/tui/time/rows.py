@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...model.look import Look, LookRow
 from ...model.rank_times import Odd
 from ...model.step_colours import LOOK_TOKENS, REST, SPLIT_TOKENS
-from ...model.step_time import SPLIT_WORDS, measured_step, shares_of
+from ...model.step_time import SPLIT_WORDS, measured_step, shares_of, words_of
 from ...model.time_ledger import Row, TimeLedger
 from ...store.view import TrainerView
 from ...text.ranges import interval_text
@@ -194,14 +194,15 @@ def split_rows(trainer: TrainerView, glyphs: Glyphs) -> list[TableRow]:
         return []
     if (trainer.definition.world_size or 1) < 2 and not shares.get("communication"):
         shares = {name: one for name, one in shares.items() if name != "communication"}
-    rows = []
+    rows, words = [], words_of(shares)
+    noted = {name for name in SPLIT_NOTES if words.get(name) == SPLIT_WORDS[name]}
     for name, share in sorted(shares.items(), key=lambda one: -one[1]):
         token = SPLIT_TOKENS[name]
         drawn: dict[str, Cell] = {
             "row": [
                 (glyphs.fill(token), token),
-                (f" {SPLIT_WORDS[name]}", "text"),
-                (f"  {SPLIT_NOTES[name]}" if name in SPLIT_NOTES else "", "faint"),
+                (f" {words[name]}", "text"),
+                (f"  {SPLIT_NOTES[name]}" if name in noted else "", "faint"),
             ],
             "step": [(brief_duration_text(step * share), "text")],
             "share": [(percent_text(share), "text")],

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ...model.odd_parts import parts_of
 from ...model.pace import PARTS_STEPS, pace_of
 from ...model.ranks import name_of
-from ...model.step_time import SPLIT_WORDS, split_of
+from ...model.step_time import MIXED, split_of, words_of
 from ...store.view import DeviceView, HostView, TrainerView
 from ...text.styled import Line, Piece
 from ...text.units import DASH, brief_duration_text, duration_text, percent_text, window_text
@@ -39,6 +39,8 @@ SHORT_PARTS = {
     "communication": "COMM",
     "other": "OTHER",
 }
+MIXED_TITLE = "THE REST"
+"""Of the column ``compute`` where nothing marks its begin in a step."""
 PRIORITY = ("input", "communication", "compute", "optimizer", "h2d", "other")
 """Which parts stay where not all have room: the first ones say which rank keeps others waiting."""
 PART_MEANINGS = {
@@ -49,6 +51,13 @@ PART_MEANINGS = {
     "communication": "Communication that overlaps with no computation: the rank waits for others.",
     "other": "Everything else in a step: logging, metrics, your own code.",
 }
+
+
+MIXED_MEANING = (
+    "All but the other parts: the forward and the backward pass{on}, and whatever the script does "
+    "between two steps, such as a validation. Only the samples of its thread tell them apart."
+)
+"""What ``compute`` means where nothing marks its begin in a step."""
 
 
 class Charted(NamedTuple):
@@ -96,6 +105,8 @@ def rank_columns(rows: Sequence[TableRow]) -> list[Column]:
         Column("tensor", "TENS", 5, align="right", priority=9),
         Column("dram", "DRAM", 5, align="right", priority=10),
     ]
+    if not any(row.cells.get("other") for row in rows):  # then it is in this one
+        columns = [c._replace(title=MIXED_TITLE) if c.key == "compute" else c for c in columns]
     kept = ("rank", "step")
     return [c for c in columns if c.key in kept or any(row.cells.get(c.key) for row in rows)]
 
@@ -228,13 +239,13 @@ def basis_text(trainer: TrainerView) -> str:
 
 def part_detail(name: str, ranks: Sequence[TrainerView]) -> tuple[str, list[Line]]:
     """Return the name of a part of a step, what it is, and what it takes on each rank."""
-    words = SPLIT_WORDS[name]
-    return f"{words[0].upper()}{words[1:]}", list(_part_lines(name, ranks))
+    words = words_of({part for rank in ranks for part in split_of(rank)})[name]
+    return f"{words[0].upper()}{words[1:]}", list(_part_lines(name, words == MIXED, ranks))
 
 
-def _part_lines(name: str, ranks: Sequence[TrainerView]) -> Iterable[Line]:
+def _part_lines(name: str, mixed: bool, ranks: Sequence[TrainerView]) -> Iterable[Line]:
     on = " on the GPU" if any(rank.definition.cuda for rank in ranks) else ""
-    yield [(PART_MEANINGS[name].format(on=on), "text")]
+    yield [((MIXED_MEANING if mixed else PART_MEANINGS[name]).format(on=on), "text")]
     yield []
     for rank in ranks:
         parts = split_of(rank)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ...model.standstill import stands_still
 from ...model.step_colours import REST, SPLIT_TOKENS
-from ...model.step_time import SPLIT, SPLIT_WORDS
+from ...model.step_time import SPLIT, words_of
 from ...model.time_ledger import TimeLedger, minutes_of_steps
 from ...model.valid_history import while_it_steps
 from ...store.view import History, TrainerView
@@ -85,10 +85,11 @@ def measured(session: Session, trainer: TrainerView, window: float) -> StepLayer
     steps = history("step")
     parts = {name: while_it_steps(one, steps, trainer) for name, one in parts.items()}
     compute = parts["compute"].values
+    words = words_of([name for name, one in parts.items() if any(one.values)])
     found = StepLayers(
         "Step breakdown",
         [
-            Layer(SPLIT_TOKENS[name], SPLIT_WORDS[name], values)
+            Layer(SPLIT_TOKENS[name], words[name], values)
             for name, one in parts.items()
             if len(values := part_of_step(one, compute)) == len(moments)
         ],

@@ -8,6 +8,7 @@ from typing import Any
 from ....model.allocator_split import COLUMNS, POOL_COLUMNS, Counters, split
 from ....model.device_state import judge, list_gap, silence
 from ....model.lost_loss import loss_of
+from ....model.step_parts import step_parts
 from ....model.step_time import SPLIT
 from ....store.view import AllocView, DeviceView, HostView, ProcView, TrainerView, UseView, by_id
 from ....wire.clean import clean
@@ -40,6 +41,8 @@ UNMAPPED = Unknown(
     NOT_INITIALISED,
     "the probe does not report which GPU this is, or the driver here does not list it",
 )
+WALL_CLOCK, STEP = "wall clock", "step breakdown"
+"""What is divided: all of the time by samples of the thread, or the last steps by marks."""
 _ALONE = Unknown(NOT_INITIALISED, "the trainer does not say that it is one of several ranks")
 _UNSAID = {
     **dict.fromkeys(_TRAINER_FIELDS, Unknown(NOT_INITIALISED, "the probe does not report it")),
@@ -183,6 +186,7 @@ def _trainer(unknowns: Unknowns, path: str, trainer: TrainerView, host: HostView
             f"{path}.measured_step_seconds", _measured_step(readings)
         ),
         **{name: unknowns.value(f"{path}.{name}", _sum(trainer, on_gpu, name)) for name in _SUMMED},
+        "where_time_goes": _where_time_goes(trainer, host),
         "allocators": [
             _allocator(unknowns, f"{path}.allocators[{position}]", allocator, host)
             for position, allocator in enumerate(on_gpu)
@@ -199,6 +203,22 @@ def _measured_step(readings: Mapping[str, Reading]) -> Reading:
         return why
     parts = [readings.get(f"{part}_seconds") for part in SPLIT]
     return round(sum(value for value in parts if isinstance(value, (int, float))), 9)
+
+
+def _where_time_goes(trainer: TrainerView, host: HostView) -> dict[str, Any] | None:
+    """Return what a step is made of, as all surfaces divide it; None where nothing is known."""
+    parts = step_parts([trainer], host)
+    if parts is None:
+        return None
+    return {
+        "of": WALL_CLOCK if parts.of_ledger else STEP,
+        "basis": parts.basis,
+        "step_seconds": parts.seconds,
+        "rows": [
+            {"row": parts.words[name], "share": round(share, 6)}
+            for name, share in parts.shares.items()
+        ],
+    }
 
 
 def _sum(trainer: TrainerView, on_gpu: list[AllocView], column: str) -> Reading:

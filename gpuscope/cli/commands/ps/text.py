@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....model.device_state import HANGS, OF_TRAININGS
-from ....model.pace import PARTS_STEPS
 from ....model.stalls import is_late
-from ....model.step_time import SPLIT
 from ....text import width
 from ....text.process_name import short_script, shown_command
 from ....text.ranges import ranges_text
@@ -19,6 +17,9 @@ from ....wire.columns import rewrite_sizes
 from ....wire.frames import LOST
 from ... import output
 from ...output import gib, number, percent, seconds
+
+LEAST_SHARE = 0.005
+"""Of a step that is named."""
 
 
 def text(result: Mapping[str, Any]) -> str:
@@ -139,19 +140,14 @@ def _notes(trainer: Mapping[str, Any]) -> list[str]:
         age, where = trainer.get("step_age_seconds"), trainer.get("stall_at")
         told = [f"stuck at {where}" if where else "", f"no step for {age_text(age)}" if age else ""]
         lines.append(", ".join(part for part in told if part))
-    parts = {
-        name: value
-        for name in SPLIT
-        if (value := trainer.get(f"{name}_seconds")) is not None and value >= 0
-    }
-    total = sum(parts.values())
-    if total > 0 and not has_stopped(trainer):
+    parts = trainer.get("where_time_goes")
+    if parts is not None and not has_stopped(trainer):
         shares = [
-            f"{name} {percent_text(value / total)}"
-            for name, value in parts.items()
-            if value >= 0.005 * total
+            f"{row['row']} {percent_text(row['share'])}"
+            for row in parts["rows"]
+            if row["share"] >= LEAST_SHARE
         ]
-        lines.append(f"step breakdown, mean of the last {PARTS_STEPS} steps: " + " · ".join(shares))
+        lines.append(f"{parts['of']}, {parts['basis']}: " + " · ".join(shares))
     if trainer.get("step_source") not in (None, "optimizer steps"):
         lines.append(f"its steps are {trainer['step_source']}")
     named = [
