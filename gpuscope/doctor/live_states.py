@@ -21,7 +21,7 @@ from ..model.memory_layers import living as allocators_on
 from ..model.memory_layers import trainer_of
 from ..model.memory_room import headroom
 from ..model.ranks import subject_of
-from ..model.step_time import shares_of
+from ..model.step_parts import passes_of
 from ..store.view import DeviceView, JobView
 from ..text.units import bytes_text, percent_text
 from .finding import Effect, Evidence, Finding
@@ -181,10 +181,10 @@ def idle_tensor_cores(scene: LiveScene, job: JobView) -> Findings:
             "multiplies in float32"
         )
         evidence.append(Evidence(text))
-    compute = shares_of([idle.trainer for _, idle in found]).get("compute")
-    if compute is not None:
-        text = f"forward and backward take {percent_text(compute)} of each step"
-        evidence.append(Evidence(text, "probe"))
+    passes = passes_of([idle.trainer for _, idle in found], scene.history, scene.host)
+    compute = passes.share if passes is not None else None
+    if passes is not None:
+        evidence.append(Evidence(passes.text, "stack" if passes.of_ledger else "probe"))
     indices = ", ".join(str(device.definition.index) for device, _ in found)
     yield WORDINGS.finding(
         "live.tensor_idle",

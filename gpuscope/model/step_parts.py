@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..store.view import HistoryOf, HostView, TrainerView, no_history
-from ..text.units import window_text
+from ..text.units import percent_text, window_text
 from .late_rank import LateRank, late_rank
 from .pace import PARTS_STEPS
 from .ranks import name_of
@@ -21,6 +21,7 @@ from .step_time import measured_step, shares_of, words_of
 from .stragglers import MAX_RANKS
 from .time_ledger import WORDS, TimeLedger, recent, until_last_step
 
+COMPUTE = ("compute",)
 LEAST_SECONDS = 5.0
 """Of a wall clock that is shown: a shorter one is of its first look or two."""
 
@@ -76,6 +77,34 @@ def reported(ranks: Sequence[TrainerView], late: LateRank | None) -> Reported | 
     of_late = (one for one in told if late is not None and one[0].key == late.trainer.key)
     slowest = max(told, key=lambda one: one[1].step_seconds or 0.0)
     return Reported(*next(of_late, slowest))
+
+
+class Passes(NamedTuple):
+    """The share of a step that forward and backward take, and in ``text`` what it is made of."""
+
+    share: float
+    text: str
+    of_ledger: bool
+
+
+def passes_of(
+    ranks: Sequence[TrainerView], history: HistoryOf = no_history, host: HostView | None = None
+) -> Passes | None:
+    """Return the share of forward and backward as :func:`step_parts` divides the time.
+
+    A thread that reads a value waits until they are computed, so that this is part of it.
+    """
+    parts = step_parts(ranks, host, history)
+    names = ("forward", "backward", "read") if parts is not None and parts.of_ledger else COMPUTE
+    found = {n: s for n in names if parts is not None and (s := parts.shares.get(n))}
+    if parts is None or not found:
+        return None
+    share, what = min(1.0, sum(found.values())), "forward and backward"
+    if "read" in found:
+        what = f"forward, backward and {parts.words['read']}"
+    elif not parts.of_ledger and "other" not in parts.shares:
+        what = "forward, backward and other code of the script"
+    return Passes(share, f"{what} take {percent_text(share)} of each step", parts.of_ledger)
 
 
 def step_parts(
