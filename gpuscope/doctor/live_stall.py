@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..model.job_ends import end_text
 from ..model.ranks import name_of, names_of
-from ..model.stalls import Stall, find_stall, is_ending, is_stalled, waits_in_collective
+from ..model.stalls import Place, Stall, find_stall, is_ending, is_stalled, waits_in_collective
 from ..model.stalls import place as stands_at
 from ..store.view import JobView, TrainerView
 from ..text.units import duration_text
@@ -49,7 +49,8 @@ def _finding(
     evidence: list[Evidence],
 ) -> Finding:
     first = culprits[0] if culprits else living(job)[0]
-    at, function = stands_at(first)
+    stands = stands_at(first)
+    at, function = stands.line, stands.innermost
     where = place(scene, first) + (f", {at}" if at else "")
     alone = len(living(job)) == 1 and (first.definition.world_size or 1) <= 1
     if not culprits:
@@ -60,7 +61,7 @@ def _finding(
                 "transport (NCCL, network) is suspect"
             )
         )
-    elif _LOADER.search(f"{at} {function}") and not waits_in_collective(first):
+    elif _LOADER.search(f"{at} {stands.function} {function}") and not waits_in_collective(first):
         name = "stall.loader"
         evidence.append(
             Evidence(
@@ -95,7 +96,7 @@ def _finding(
 
 def _by_place(ranks: Sequence[TrainerView]) -> list[list[TrainerView]]:
     """Returns the ranks, those together that are stuck at one place."""
-    found: dict[tuple[str, str], list[TrainerView]] = {}
+    found: dict[Place, list[TrainerView]] = {}
     for trainer in ranks:
         found.setdefault(stands_at(trainer), []).append(trainer)
     return list(found.values())
@@ -103,15 +104,15 @@ def _by_place(ranks: Sequence[TrainerView]) -> list[list[TrainerView]]:
 
 def _rank_evidence(trainer: TrainerView, *alike: TrainerView) -> Evidence:
     """Returns when a rank stepped last and where it is stuck; ``alike`` are at the same place."""
-    at, function = stands_at(trainer)
+    stands = stands_at(trainer)
     age, usual = trainer.number("step_age_seconds"), trainer.number("step_seconds")
     parts = [
         f"last step {duration_text(age)} ago" if age is not None else "age of its last step unknown"
     ]
     if usual is not None:
         parts.append(f"usually one every {duration_text(usual)}")
-    if at:
-        parts.append(f"main thread at {at}" + (f" in {function}" if function else ""))
+    if stands.line:
+        parts.append(f"main thread at {stands.text}")
     else:
         reading = trainer.reading("stall_at")
         parts.append(

@@ -201,9 +201,8 @@ def hang(host: HostView, device: DeviceView) -> tuple[str, str] | None:
     for mine, stall in _hanging(host, device):
         stuck = [trainer for trainer in mine if trainer in stall.behind]
         if stuck or not stall.waiting:
-            where, function = place((stuck or mine)[0])
-            inside = f" in {function}" if function else ""
-            return "stalled", f"at {where}{inside}" if where else "its trainer makes no step"
+            at = place((stuck or mine)[0])
+            return "stalled", f"at {at.text}" if at.line else "its trainer makes no step"
         for_whom = f"for {names_of(stall.behind)}" if stall.behind else "for no rank that is known"
         inside = " in a collective" if any(waits_in_collective(t) for t in mine) else ""
         spins = (device.number("utilization_percent") or 0.0) >= WORKING_PERCENT

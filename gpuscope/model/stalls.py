@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..store.view import Gone, JobView, TrainerView
 from ..text.units import age_text, duration_text
@@ -43,21 +43,58 @@ class Stall:
     busy: bool = False
 
 
-def place(trainer: TrainerView) -> tuple[str, str]:
-    """Return the line that a trainer's main thread executes.
+class Place(NamedTuple):
+    """The user's line that a thread executes, in its function; ``inner`` is the innermost called.
 
-    That is (``data.py:88``, ``__getitem__``), empty where it is not known.
-
-    Of ``train.py:60 main ← graph.py:979 run`` the user's line and what it calls: (``train.py:60``,
-    ``run``).
+    ``inner`` is empty where the thread is in the user's own function.
     """
+
+    line: str
+    function: str
+    inner: str = ""
+
+    @property
+    def innermost(self) -> str:
+        """Return the innermost function of all, which tells a collective or a loader."""
+        return self.inner or self.function
+
+    @property
+    def functions(self) -> str:
+        """Return the line's own function with what it is in: ``main (all_reduce)``."""
+        inner = f"({CALLED.get(self.inner, self.inner)})" if self.inner else ""
+        return " ".join(part for part in (self.function, inner) if part)
+
+    @property
+    def text(self) -> str:
+        """Return all of it for people: ``train.py:60 in main (all_reduce)``."""
+        return " in ".join(part for part in (self.line, self.functions) if part)
+
+
+NOWHERE = Place("", "")
+CALLED = {"_engine_run_backward": "backward"}
+"""What private functions of torch are called by people."""
+
+
+def place(trainer: TrainerView) -> Place:
+    """Return where a trainer's main thread is, empty where it is not known."""
     reading = trainer.reading("stall_at")
     if not isinstance(reading, str) or not reading.strip():
-        return "", ""
+        return NOWHERE
     outer, _, inner = reading.strip().partition(" ← ")
     where, _, function = outer.strip().partition(" ")
     inside = inner.strip().partition(" ")[2].strip()
-    return where.rsplit("/", 1)[-1], inside or function.strip()
+    return Place(where.rsplit("/", 1)[-1], function.strip(), inside)
+
+
+def stands_text(trainer: TrainerView, stall: Stall | None) -> str:
+    """Return what a trainer that hangs does in the ``stall`` of its job, "" where that is unknown.
+
+    It is ``stuck at data.py:88 in load``, or ``waits for rank 1 at train.py:60 in main (run)``.
+    """
+    at = place(trainer).text
+    if stall is not None and stall.behind and any(one.key == trainer.key for one in stall.waiting):
+        return f"waits for {names_of(stall.behind)}{f' at {at}' if at else ''}"
+    return f"stuck at {at}" if at else ""
 
 
 def is_overdue(trainer: TrainerView) -> bool:
@@ -113,9 +150,9 @@ def find_stall(ranks: Sequence[TrainerView]) -> Stall | None:
     if not late or (len(living) > 1 and len(late) * 2 <= len(living)) or is_ending(ranks):
         return None
     if len(living) == 1:
-        where, function = place(late[0])
+        at = place(late[0])
         text = f"no step for {age_text(late[0].number('step_age_seconds') or 0.0)}"
-        return Stall((), (), f"{text}: stuck at {where}{_in(function)}" if where else text)
+        return Stall((), (), f"{text}: stuck at {at.text}" if at.line else text)
     behind = _ranks_behind(living)
     waiting = tuple(t for t in living if t not in behind)
     if not behind:
@@ -161,40 +198,35 @@ def _ranks_behind(living: Sequence[TrainerView]) -> tuple[TrainerView, ...]:
             fewest = tuple(t for t, count in zip(living, counts, strict=True) if count == low)
             if len(fewest) * 2 <= len(living):
                 return fewest
-    outside = tuple(t for t in living if place(t)[0] and not waits_in_collective(t))
+    outside = tuple(t for t in living if place(t).line and not waits_in_collective(t))
     inside = [t for t in living if waits_in_collective(t)]
     return outside if len(inside) + len(outside) == len(living) and inside else ()
 
 
 def waits_in_collective(trainer: TrainerView) -> bool:
     """Whether the main thread is in a function that waits for other ranks."""
-    function = place(trainer)[1]
+    function = place(trainer).innermost
     return any(name in function for name in _COLLECTIVES)
 
 
 def _where(trainer: TrainerView, verb: str = "stuck") -> str:
-    where, function = place(trainer)
-    if not where:
+    at = place(trainer)
+    if not at.line:
         reading = trainer.reading("stall_at")
         why = getattr(reading, "text", "")
         return f"{verb}, position unknown" + (f" ({why})" if why else "")
-    return f"{verb} at {where}{_in(function)}"
-
-
-def _in(function: str) -> str:
-    return f" in {function}" if function else ""
+    return f"{verb} at {at.text}"
 
 
 def _wait(waiting: Sequence[TrainerView]) -> str:
     """``ranks 0–2 wait in all_reduce``."""
     verb = "waits" if len(waiting) == 1 else "wait"
-    inside = {place(t)[1] for t in waiting if waits_in_collective(t)}
-    places = {place(t) for t in waiting if place(t)[0]}
+    inside = {place(t).innermost for t in waiting if waits_in_collective(t)}
+    places = {place(t) for t in waiting if place(t).line}
     if len(inside) == 1:
         how = f" in {inside.pop()}"
     elif len(places) == 1:
-        where, function = places.pop()
-        how = f" for it at {where}{_in(function)}"
+        how = f" for it at {places.pop().text}"
     else:
         how = " for it"
     return f"{names_of(waiting)} {verb}{how}"
@@ -225,8 +257,8 @@ def worst_rank(ranks: Sequence[TrainerView]) -> tuple[TrainerView | None, str]:
     others = median(other for trainer, other in ages if trainer is not worst)
     if age <= STEPS_LATE * usual or age <= others + SECONDS_BEHIND:
         return None, ""
-    where, function = place(worst)
-    at = f" at {where}{_in(function)}" if where else ""
+    where = place(worst)
+    at = f" at {where.text}" if where.line else ""
     last, rest, each = (duration_text(seconds) for seconds in (age, others, usual))
     text = f"{name_of(worst)}{at}: last step {last} ago, the others {rest}"
     return worst, f"{text}; a step usually takes {each}"

@@ -264,6 +264,7 @@ def test_the_text_says_where_a_trainer_stands_and_what_its_step_is_made_of():
     trainer = {
         "step_age_seconds": 48.0,
         "stall_at": "data.py:88 __getitem__",
+        "stands": "stuck at data.py:88 in __getitem__",
         "phase": "eval",
         "where_time_goes": {
             "of": "step breakdown",
@@ -276,9 +277,10 @@ def test_the_text_says_where_a_trainer_stands_and_what_its_step_is_made_of():
         },
     }
     assert ps_text._notes(trainer) == [
-        "stuck at data.py:88 __getitem__, no step for 48 s",
+        "stuck at data.py:88 in __getitem__, no step for 48 s",
         "phase: eval",
     ]
+    trainer["stands"] = None
     assert ps_text._notes({**trainer, "stall_at": None, "step_seconds": 0.5})[0] == (
         "no step for 48 s"
     )

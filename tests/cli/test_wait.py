@@ -127,7 +127,7 @@ def child():
 def test_a_stall_returns_its_own_code(child, capsys):
     frames = own_trainer(child.pid, step_age_seconds=500.0, stall_at="train.py:88 load")
     assert waited(frames, str(child.pid)) == ExitStatus.STALLED == 10
-    assert "no step for 8 min 20 s, stuck at train.py:88 load" in capsys.readouterr().err
+    assert "no step for 8 min 20 s, stuck at train.py:88 in load" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("shown", ["nan", "inf"])

@@ -136,6 +136,30 @@ def test_all_say_the_same_of_the_steps_of_a_job(scene: Scene) -> None:
         assert f"{age} ago" in surfaces["lab"]
 
 
+def test_all_name_a_line_with_its_own_function_where_ranks_wait_in_a_backward_pass() -> None:
+    frames, column = jobs.ranks(stalled=True), 1 + f.TRAINER_COLUMNS.index("stall_at")
+    for sample in (frame for frame in frames if isinstance(frame, f.Sample)):
+        for row in sample.t[:3]:
+            row[column] = row[column] and "late.py:19 <module> ← graph.py:979 _engine_run_backward"
+    host, history = seen(frames)
+    (job,) = host.jobs
+    findings = live.examine(host, history).findings
+    listed = listing(host, history, Choice()).rows
+    for name, text in {
+        "doctor": "\n".join(
+            " ".join([one.title, *(each.text for each in one.evidence)]) for one in findings
+        ),
+        "job page": flat(standing_out(host, job, history)),
+        "ranks": str([row.cells["at"] for row in rank_rows(host, job, None, history)]),
+        "processes": flat(row.cells["state"] for row in listed),
+        "ps": ps_text.text(ps_document.document(host, [])),
+        "why": " ".join(one.sentence for one in of_job(job, host, history, 300.0, "")),
+    }.items():
+        assert "late.py:19" in text, name
+        assert "_engine_run_backward" not in text, name
+        assert "<module> (backward)" in text, name
+
+
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_where_the_wall_clock_goes_has_one_answer(ranks: int) -> None:
     """The ledger's; what the probe timed of its parts would be a second one on the same page."""

@@ -565,7 +565,9 @@ def test_all_say_that_a_job_hangs_in_nccl_though_its_gpus_are_busy() -> None:
     in_ps = ps_document.document(host, ps_document.find_problems(host))
     stuck = {row["trainer"]["rank"] for row in in_ps["processes"] if row["trainer"]["stall_at"]}
     assert stuck == {trainer.definition.rank for trainer in host.trainers}
-    assert ps_text.text(in_ps).count("stuck at") == len(host.trainers)
+    told = ps_text.text(in_ps)
+    assert told.count("stuck at") == 1
+    assert told.count("waits for rank 3 at ") == len(host.trainers) - 1
     assert {one.kind for one in Alerts(AlertSettings(stall=True, for_seconds=0.0)).look(host)} == {
         "stall"
     }

@@ -92,7 +92,7 @@ def test_a_trainer_by_itself_stands_somewhere():
     }
     stall = stalls.find_stall(host_of(with_last_row(jobs.ranks(1), rows)).trainers)
     assert stall is not None
-    assert stall.text == "no step for 33 s: stuck at train.py:7 in read"
+    assert stall.text == "no step for 33 s: stuck at train.py:7 in main (read)"
 
 
 @pytest.mark.parametrize("hostile", ["", " ", "←", " ← ", "x" * 5000, "\x1b]52;c;AAAA\x07:1 f"])

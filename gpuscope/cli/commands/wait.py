@@ -246,7 +246,7 @@ class ProcessWait:
 
     def __call__(self, host: HostView, seconds: float) -> WaitResult | None:
         from ...model.lost_loss import loss_of
-        from ...model.stalls import is_stalled
+        from ...model.stalls import find_stall, is_stalled, stands_text
 
         pid = self.pid
         process = _latest([p for p in host.processes if p.definition.pid == pid])
@@ -254,11 +254,9 @@ class ProcessWait:
         if trainer is not None and trainer.gone is None:
             self._seen = True
             if is_stalled(trainer):
-                at, age = (
-                    trainer.readings.get("stall_at"),
-                    trainer.number("step_age_seconds") or 0.0,
-                )
-                where = f", stuck at {at}" if isinstance(at, str) and at else ""
+                job, age = host.job_of(trainer), trainer.number("step_age_seconds") or 0.0
+                stands = stands_text(trainer, find_stall(job.trainers) if job is not None else None)
+                where = f", {stands}" if stands else ""
                 return WaitResult(
                     ExitStatus.STALLED,
                     f"pid {pid} has stalled: no step for {age_text(age)}{where}.",

@@ -94,9 +94,9 @@ def _judged(name: str, living: Sequence[TrainerView]) -> Recorded:
     stall = find_stall(living) if len(living) > 1 else None
     if stall is None or not stall.behind:
         return Recorded(name, [], [], "")
-    where, function = place(stall.behind[0])
-    file, _, line = where.rpartition(":")
-    frame = Frame(file, int(line), function) if file and line.isdigit() else None
+    at = place(stall.behind[0])
+    file, _, line = at.line.rpartition(":")
+    frame = Frame(file, int(line), at.function) if file and line.isdigit() else None
     return Recorded(name, _ranks(stall.behind), _ranks(stall.waiting), stall.text, frame)
 
 

@@ -73,14 +73,13 @@ def state_words(
 def _training(trainer: TrainerView, idle: Idle, glyphs: Glyphs, stalled: str, paced: bool) -> Line:
     age, step = trainer.number("step_age_seconds"), trainer.number("step")
     if is_stalled(trainer):
-        where, function = place(trainer)
+        at, inner = place(trainer).text, place(trainer).innermost
         old = f" {short_age_text(age)}" if age is not None else ""
-        at = " in ".join(part for part in (where, function) if part)
         if stalled == "bad":
             old = f" {brief_age_text(age)}" if age is not None and age >= 60 else old
             return [(f"{glyphs.bad} stalled{old}", "bad"), (f" {at}" if at else "", "muted")]
         if waits_in_collective(trainer):
-            return [(f"{glyphs.warn} waits{old}", "warn"), (f" in {function}", "muted")]
+            return [(f"{glyphs.warn} waits{old}", "warn"), (f" in {inner}", "muted")]
         word = "waits" if stalled else "no step"
         return [(f"{glyphs.warn} {word}{old}", "warn"), (f" at {at}" if at else "", "muted")]
     if step is None:

@@ -71,9 +71,9 @@ def training_of(value: Mapping[str, Any]) -> list[Any]:
 def _recorded(trainer: TrainerView, why: str, width: int) -> Iterable[Line]:
     """Return the one line that the probe reports unasked, and why there is no more."""
     reading = trainer.reading("stall_at")
-    where, function = place(trainer)
-    if where:
-        yield [("▸ ", "accent"), (f"{function}  ", "text"), (where, "title")]
+    at = place(trainer)
+    if at.line:
+        yield [("▸ ", "accent"), (f"{at.functions}  ", "text"), (at.line, "title")]
         whole = str(reading)
         outer, _, inner = whole.partition(" ← ")
         for name, text in (("your line", outer), ("in it", inner)):

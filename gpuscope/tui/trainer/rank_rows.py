@@ -308,17 +308,17 @@ def _at(
     trainer: TrainerView, broken: tuple[int, DeviceState] | None = None, ends: bool = False
 ) -> Sequence[Piece]:
     """Return where a rank is stuck; with ``ends`` also how it ended."""
-    where, function = place(trainer)
+    where, functions, inner = (at := place(trainer)).line, at.functions, at.innermost
     if trainer.gone is not None:
         return [(end_text(trainer.gone), "muted")] if ends else NOTHING
     if broken is not None:
         index, state = broken
-        at = f" · {where} {function}" if where else ""
-        return [(f"GPU {index} {state.word}", "bad"), (at, "muted")]
+        stuck = f" · {where} {functions}" if where else ""
+        return [(f"GPU {index} {state.word}", "bad"), (stuck, "muted")]
     if where and waits_in_collective(trainer):
-        return [(f"waits in {function} ", "text"), (where, "muted")]
+        return [(f"waits in {inner} ", "text"), (where, "muted")]
     if where:
-        return [(where, "title"), (f" {function}", "muted")]
+        return [(where, "title"), (f" {functions}", "muted")]
     phase = trainer.reading("phase")
     return [(phase, "muted")] if isinstance(phase, str) and phase != "train" else NOTHING
 

@@ -8,6 +8,7 @@ from typing import Any
 from ....model.allocator_split import COLUMNS, POOL_COLUMNS, Counters, split
 from ....model.device_state import judge, list_gap, silence
 from ....model.lost_loss import loss_of
+from ....model.stalls import find_stall, is_stalled, stands_text
 from ....model.step_parts import step_parts
 from ....model.step_time import SPLIT
 from ....store.view import AllocView, DeviceView, HostView, ProcView, TrainerView, UseView, by_id
@@ -186,6 +187,7 @@ def _trainer(unknowns: Unknowns, path: str, trainer: TrainerView, host: HostView
             f"{path}.measured_step_seconds", _measured_step(readings)
         ),
         **{name: unknowns.value(f"{path}.{name}", _sum(trainer, on_gpu, name)) for name in _SUMMED},
+        "stands": _stands(trainer, host),
         "where_time_goes": _where_time_goes(trainer, host),
         "allocators": [
             _allocator(unknowns, f"{path}.allocators[{position}]", allocator, host)
@@ -203,6 +205,14 @@ def _measured_step(readings: Mapping[str, Reading]) -> Reading:
         return why
     parts = [readings.get(f"{part}_seconds") for part in SPLIT]
     return round(sum(value for value in parts if isinstance(value, (int, float))), 9)
+
+
+def _stands(trainer: TrainerView, host: HostView) -> str | None:
+    """Return at what a trainer that hangs stands, or for whom it waits; None where it steps."""
+    job = host.job_of(trainer)
+    if not is_stalled(trainer):
+        return None
+    return stands_text(trainer, find_stall(job.trainers) if job is not None else None) or None
 
 
 def _where_time_goes(trainer: TrainerView, host: HostView) -> dict[str, Any] | None:

@@ -137,8 +137,8 @@ def _notes(trainer: Mapping[str, Any]) -> list[str]:
     """
     lines = []
     if has_stopped(trainer):
-        age, where = trainer.get("step_age_seconds"), trainer.get("stall_at")
-        told = [f"stuck at {where}" if where else "", f"no step for {age_text(age)}" if age else ""]
+        age = trainer.get("step_age_seconds")
+        told = [trainer.get("stands") or "", f"no step for {age_text(age)}" if age else ""]
         lines.append(", ".join(part for part in told if part))
     parts = trainer.get("where_time_goes")
     if parts is not None and not has_stopped(trainer):

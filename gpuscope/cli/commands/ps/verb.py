@@ -79,8 +79,8 @@ def _line(process: Mapping[str, Any]) -> str:
         each = "" if has_stopped(trainer) else f" {seconds(trainer.get('step_seconds'))}"
         parts.append(f"step {number(trainer.get('step'))}{each}")
         parts.append(f"allocated {gib(trainer.get('allocated_bytes'))} GiB")
-        if trainer.get("stall_at"):
-            parts.append(f"stuck at {trainer['stall_at']}")
+        if trainer.get("stands"):
+            parts.append(trainer["stands"])
     if process["loss_not_finite"]:
         parts.append(process["loss_not_finite"])
     return " · ".join([*parts, width.cut(shown_command(process["command"] or DASH), COMMAND_CHARS)])
