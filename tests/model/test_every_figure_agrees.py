@@ -310,5 +310,5 @@ def test_the_doctor_and_the_fleet_name_the_headroom_that_the_overview_shows() ->
         evidence.text for one in live.examine(host, history).findings for evidence in one.evidence
     ]
     assert any("headroom of" in text and text.endswith(f": {left}") for text in told), told
-    words = " ".join(text for _, text in summarise(host, (), history).words)
+    words = " ".join(word.text for word in summarise(host, (), history).words)
     assert f"{left} headroom" in words

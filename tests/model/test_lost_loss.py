@@ -107,7 +107,7 @@ def fleet(host: HostView, history: HistoryOf) -> str:
     (run,) = found.runs()
     assert run.loss is not None
     assert run.loss[1] == "bad"
-    return f"{run.loss[0]} {' '.join(text for _, text in found.words)}"
+    return f"{run.loss[0]} {' '.join(word.text for word in found.words)}"
 
 
 def alert(host: HostView, history: HistoryOf) -> str:

@@ -123,7 +123,7 @@ async def test_the_host_that_hangs_has_its_sentence_and_its_first_step(size):
         shown = await until(pilot, "do first: Enter, S shows the stacks of its threads, K ends")
         box = shown[: shown.index("do first:")].splitlines()[-3:]
         told = " ".join(line.strip("│ ") for line in box)
-        assert "▲ Hang: rank 3 is stuck at data.py:88 in __getitem__; ranks 0–2" in told
+        assert "▲ train.py: Hang: rank 3 is stuck at data.py:88 in __getitem__; ranks 0–2" in told
         assert "STEP TIME" in shown
 
 

@@ -18,7 +18,7 @@ from gpuscope.tui.hosts.jobs import across
 from gpuscope.tui.hosts.order import ANEW_SECONDS, BETTER_SECONDS, Order, natural
 from gpuscope.tui.hosts.rows import columns, detail_lines, host_row, room_pieces, totals_lines
 from gpuscope.tui.hosts.runs import NOTHING, joined, row_of
-from gpuscope.tui.hosts.summary import Grade, HostSummary, Missing, summarise, totals
+from gpuscope.tui.hosts.summary import Grade, HostSummary, Missing, Word, summarise, totals
 from gpuscope.tui.hosts.watch import FORGET_SECONDS, HIDDEN_SECONDS, SUM_SECONDS, Fleet
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.tui.widgets.table import lay_out
@@ -124,13 +124,13 @@ def test_figures_are_means_and_sums_of_what_is_known():
 def test_a_host_that_never_answered_says_why(link, state, grade, said):
     found = summarise(host("", link=link))
     assert (found.state, found.grade, found.answered, found.current) == (state, grade, False, False)
-    assert found.words == (((Grade.UNREACHABLE, said),) if said else ())
+    assert found.words == ((Word(Grade.UNREACHABLE, said),) if said else ())
 
 
 def test_what_is_stale_keeps_its_figures_and_loses_its_troubles():
     found = summarise(host("stalled", link=Link("stale", "no data for 12 s", 12.0)))
     assert (found.grade, found.state, found.devices) == (Grade.STALE, "stale", 8)
-    assert found.words == ((Grade.STALE, "connected, but no data"),)
+    assert found.words == (Word(Grade.STALE, "connected, but no data"),)
     row = host_row(found, TOKENS, missing=Missing(12.0))
     assert row.cells["state"] == [("stale 12s", "warn")]
     assert row.cells["load"][0][1] == "faint"  # type: ignore[index]
@@ -180,9 +180,9 @@ def test_when_it_is_tried_again_counts_down_and_stands_still_with_the_screen():
 
 
 def test_what_the_doctor_says_comes_before_what_a_glance_tells():
-    found = summarise(host("stalled"), ((Grade.STALLED, "Hang: rank 3"),))
-    assert found.words == ((Grade.STALLED, "Hang: rank 3"),)
-    assert summarise(host("busy"), ((Grade.WARNING, "it starves"),)).grade is Grade.WARNING
+    found = summarise(host("stalled"), (Word(Grade.STALLED, "Hang: rank 3"),))
+    assert found.words == (Word(Grade.STALLED, "Hang: rank 3"),)
+    assert summarise(host("busy"), (Word(Grade.WARNING, "it starves"),)).grade is Grade.WARNING
 
 
 # ── the order ──
@@ -292,7 +292,7 @@ def test_totals_and_where_there_is_room():
 def test_a_host_with_a_warning_is_not_counted_as_well():
     waits, well = test_live.one(80, **jobs.split(0.5, input=0.6)), test_live.one(80)
     store, _ = fleet.store_of({"h1": (waits, LIVE), "h2": (well, LIVE)})
-    warning = [(Grade.WARNING, "train.py waits for input 60 % of the last 32 steps")]
+    warning = [Word(Grade.WARNING, "train.py waits for input 60 % of the last 32 steps")]
     found = [
         summarise(host, said) for host, said in zip(store.view().hosts, [warning, []], strict=True)
     ]
@@ -320,14 +320,17 @@ def test_a_job_on_two_hosts_names_the_host_that_keeps_it():
             )
         store.apply(key, q, 1.0)
     said = across(store.view().hosts)
+    job = store.view().hosts[0].jobs[0]
+    of_job = job.key, job.title
     assert said["h3"] == [
-        (
+        Word(
             Grade.PROBLEM,
             "keeps 1 other hosts: rank 11 is stuck at data.py:88 in __getitem__; "
             "ranks 0–10, 12–15 wait in all_reduce",
+            *of_job,
         )
     ]
-    assert said["h2"] == [(Grade.STALLED, "waits for rank 11 on node-03")]
+    assert said["h2"] == [Word(Grade.STALLED, "waits for rank 11 on node-03", *of_job)]
     store.set_link("h3", Link("stale", "gone", 5.0))
     assert across(store.view().hosts) == {}, "what is stale proves nothing"
 
@@ -403,8 +406,8 @@ def test_the_rules_are_asked_in_turn_and_forgotten_late():
         watched.judge(pitfalls)
     assert not watched.judge(pitfalls), "nothing new has come"
     for found in watched.look():
-        assert found.words[0] == (Grade.STALLED, found.words[0][1])
-        assert found.words[0][1].startswith("Hang: rank 3 is stuck at data.py:88")
+        assert found.words[0].grade is Grade.STALLED
+        assert found.words[0].text.startswith("Hang: rank 3 is stuck at data.py:88")
     clock.now += FORGET_SECONDS + 1
     assert watched.look()[0].words[0][1].startswith("stalled: rank 3"), (
         "what a glance tells is left"
@@ -417,7 +420,7 @@ def test_the_worst_that_a_device_has_says_what_to_do_first_as_its_host_does():
     watched.look()
     watched.judge(table.load())
     (one,) = watched.look()
-    _, said = next(word for word in one.words if word[1].startswith("GPU 3 hung: "))
+    said = next(word.text for word in one.words if word.text.startswith("GPU 3 hung: "))
     steps = watched.steps(one)
     assert steps[said].command == "kill 48216"
     lines = views.flat(detail_lines(one, Missing(), 120, 20, TOKENS, steps=steps)).splitlines()
@@ -507,5 +510,20 @@ def test_the_row_of_a_host_names_the_job_that_hangs_as_its_worst_does():
     told = summarise(replace(two, jobs=(well, hangs)))
     assert told.job == "hang.py"
     assert told.pace_seconds is None
-    others = replace(hangs, mine=False)
-    assert summarise(replace(two, jobs=(well, others))).job == "a.py"
+
+
+def test_the_job_on_the_row_of_a_host_is_the_one_its_worst_is_about():
+    one, two = views.host_of(jobs.ranks()), views.host_of(jobs.ranks(stalled=True))
+    (well,), (hangs,) = one.jobs, two.jobs
+    well = replace(well, key="nan", title="nan.py")
+    both = replace(two, jobs=(replace(hangs, title="late.py"), well))
+    found = [Word(Grade.PROBLEM, "The loss is NaN since step 160", "nan", "nan.py")]
+    told = summarise(both, found)
+    row = host_row(told, TOKENS)
+    assert flat([row.cells["job"]]).replace("  ", " ") == "nan.py +1"
+    assert flat([row.cells["worst"]]) == "The loss is NaN since step 160 · 1 more"
+    narrow = host_row(told, TOKENS, narrow=True).cells["worst"]
+    assert flat([narrow]) == "nan.py: The loss is NaN since step 160 · 1 more"
+    below = [flat([line]) for line in detail_lines(told, Missing(), 120, 4, TOKENS)]
+    assert below[0] == "▲ nan.py: The loss is NaN since step 160"
+    assert below[1].startswith("▲ late.py: stalled: rank "), "of the other job: it is not hidden"

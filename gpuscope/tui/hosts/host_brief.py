@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ...doctor.live import pids_of
+from ...doctor.order import pid_of
 from ...doctor.report import evidence_lines
 from ...doctor.steps import steps_of
 from ...model.job_ends import end_of
-from ...store.view import HistoryOf, HostView
+from ...store.view import HistoryOf, HostView, JobView
 from ...text import styled
 from ...text.styled import Line
 from ..doctor.text import LABEL, SEVERITY_TOKENS, glyph_of, with_label
@@ -16,6 +19,7 @@ from ..log.subject import facts_of_job
 from ..shared.host_text import host_lines
 from ..theme import Glyphs, Tokens
 from .rows import AWAY, NO_STEPS, mark_of, missing_lines, step_line
+from .summary import in_job
 
 if TYPE_CHECKING:
     from ...doctor.finding import Finding, Fix
@@ -48,17 +52,21 @@ def brief_lines(
         out: list[Line] = []
         if one.state in AWAY:
             out += [*missing_lines(one, missing, cells), []]
-        for grade, text in one.words:  # such as a GPU that is lost, of which no rule tells
+        for word in one.words:  # such as a GPU that is lost, of which no rule tells
+            grade, text = word.grade, word.text
             what = text.partition(": ")[2] or text  # one may say "Hang", the other "stalled"
             if not any(what in title for title in titles):
                 glyph, token = mark_of(grade, tokens.glyphs)
-                out += styled.hang([(f"{glyph} ", token)], [(text, "title")], cells)
+                out += styled.hang([(f"{glyph} ", token)], [(word.named, "title")], cells)
                 out += (
                     with_label("do first", step_line(steps[text]), cells) if text in steps else []
                 )
                 out.append([])
         for finding in found:
-            out += [*_finding(finding, bool(host.badge), tokens.glyphs, cells, reasons), []]
+            job = job_of(finding, host)
+            title = in_job(finding.title, job.title if job is not None else "")
+            shown = replace(finding, title=title)
+            out += [*_finding(shown, bool(host.badge), tokens.glyphs, cells, reasons), []]
         if not out:
             out += [[(f"{tokens.glyphs.ok} ", "ok"), ("nothing wrong was found", "muted")], []]
         for job in jobs:
@@ -74,6 +82,14 @@ def brief_lines(
         gap: list[Line] = [[]] if out[-1] else []
         out += [*gap, [("The host  ", "title"), (_machine(host), "muted")], *load]
     return out[:rows]
+
+
+def job_of(finding: Finding, host: HostView) -> JobView | None:
+    """Return the job that a finding is about, None where it is about the host or several jobs."""
+    named = pid_of(finding)
+    pids = set(finding.pids if named is None else (named,))
+    about = [job for job in host.jobs if not pids.isdisjoint(pids_of(job))]
+    return about[0] if len(about) == 1 else None
 
 
 def _machine(host: HostView) -> str:

@@ -49,6 +49,13 @@ def _of_job(members: Sequence[Member]) -> list[tuple[str, Word]]:
     trainers = [trainer for _, trainer in members]
     home = {id(trainer): host for host, trainer in members}
     stall = find_stall(trainers)
+    first = trainers[0]
+    job = home[id(first)].job_of(first)
+    title = job.title if job is not None else ""
+
+    def word(grade: Grade, text: str) -> Word:
+        return Word(grade, text, first.definition.job or "", title)
+
     if stall is None:
         # by the readings of now: those of before of hundreds of ranks would take too long
         late = late_rank(trainers)
@@ -57,7 +64,7 @@ def _of_job(members: Sequence[Member]) -> list[tuple[str, Word]]:
         there = home[id(late.trainer)]
         late = replace(late, paced=host_paced(there, late.trainer))
         grade = Grade.WARNING if late.warns else Grade.FINE
-        return [(there.key, (grade, f"straggler: {late.brief}"))]
+        return [(there.key, word(grade, f"straggler: {late.brief}"))]
     if not stall.behind:
         return []
     culprits = {home[id(trainer)].key: home[id(trainer)].name for trainer in stall.behind}
@@ -65,14 +72,18 @@ def _of_job(members: Sequence[Member]) -> list[tuple[str, Word]]:
     out: list[tuple[str, Word]] = [
         (
             key,
-            (grade, f"keeps {len(set(_keys(members))) - len(culprits)} other hosts: {stall.text}"),
+            word(
+                grade, f"keeps {len(set(_keys(members))) - len(culprits)} other hosts: {stall.text}"
+            ),
         )
         for key in culprits
     ]
-    first = stall.behind[0]
-    waits = f"waits for {name_of(first)} on {home[id(first)].name}"
+    behind = stall.behind[0]
+    waits = f"waits for {name_of(behind)} on {home[id(behind)].name}"
     waiting = dict.fromkeys(key for key in _keys(members) if key not in culprits)
-    return out + [(key, (Grade.FINE if stall.busy else Grade.STALLED, waits)) for key in waiting]
+    return out + [
+        (key, word(Grade.FINE if stall.busy else Grade.STALLED, waits)) for key in waiting
+    ]
 
 
 def _keys(members: Sequence[Member]) -> list[str]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 TINY_ROWS, ROOMY_ROWS, CHART_ROWS = 20, 32, 9
 DETAIL_ROWS, BARE_DETAIL_ROWS = 4, 3
-MORE_CELLS = "  (+1)"
+MORE_CELLS = " · 3 more"
 """What follows the worst in the row of a host with which more is wrong."""
 CHART_SECONDS = 4.0
 """The least time between two drawings of the selected host's charts."""
@@ -140,7 +140,9 @@ class FleetPane(Pane):
         states = [list(row.cells.get("state", ())) for row in rows]  # type: ignore[arg-type]
         link = max((styled.cells(state) for state in states), default=0)  # type: ignore[arg-type]
         worst = max((styled.cells(list(row.cells["worst"])) for row in rows), default=0)  # type: ignore[arg-type]
-        self._hosts.show_columns(columns(fleet.sort, self._terminal[0], longest, link, worst))
+        job = max((styled.cells(list(row.cells.get("job", ()))) for row in rows), default=0)  # type: ignore[arg-type]
+        widths = longest, link, worst, job
+        self._hosts.show_columns(columns(fleet.sort, self._terminal[0], *widths))
         self._hosts.show(rows)
         fleet.visible = frozenset(row.key for row in self._hosts.on_screen)
         self._place_cursor(shown)
@@ -232,13 +234,13 @@ class FleetPane(Pane):
         """Return whether the row of a host has the first thing that is wrong with it in full."""
         more = len(MORE_CELLS) if len(one.words) > 1 else 0
         room = self._hosts.width_of("worst") - more
-        return one.state not in AWAY and bool(one.words) and text_cells(one.words[0][1]) <= room
+        return one.state not in AWAY and bool(one.words) and text_cells(one.words[0].text) <= room
 
     def _row_says_all(self, one: HostSummary) -> bool:
         """Return whether there is nothing to say of a host that its row does not say."""
         known = not one.words or (len(one.words) == 1 and self._row_has_first(one))
         steps = self._fleet.steps(one)
-        told = not any(text in steps for _, text in one.words)
+        told = not any(word.text in steps for word in one.words)
         return known and told and one.state not in AWAY
 
     def _most_device_rows(self) -> int:

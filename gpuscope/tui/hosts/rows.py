@@ -44,11 +44,11 @@ COLUMNS = (
     Column("free", "FREE", 4, align="right"),
     Column("load", "UTIL", 5, align="right"),
     Column("meter", "", 6, flex=1, most=14, priority=7),
-    Column("tensor", "TENS", 5, align="right", priority=4),
+    Column("tensor", "TENS", 5, align="right", priority=2),
     Column("memory", "MEM", 5, align="right", priority=5),
     Column("room", "", 6, flex=1, most=14, priority=8),
     Column("bytes", "USED/TOTAL GiB", 14, align="right", priority=9),
-    Column("job", "JOB", 9, flex=1, most=24, priority=6),
+    Column("job", "JOB", 9, flex=1, most=24, priority=3),
     Column("pace", "STEP TIME", 9, align="right"),
     Column("worst", "WORST", 14, flex=12),
 )
@@ -58,6 +58,8 @@ WIDE_COLUMNS, WIDE_WORST, WORST = 100, 29, 24
 """The width from which a terminal counts as wide, and the least cells of the column of the worst
 finding on a wide and on a narrow one.
 """
+JOB_CELLS = 14
+"""The cells that a job has before the worst finding gets more."""
 NARROW_CELLS = 37
 """The cells that frame, gaps and the four figures take in a narrow table."""
 SORT_TITLES = {
@@ -89,22 +91,32 @@ FAINT: Piece = ("–", "faint")
 
 
 def columns(
-    sort: str, width: int = 80, longest: int = 0, link: int | None = None, worst: int = 0
+    sort: str,
+    width: int = 80,
+    longest: int = 0,
+    link: int | None = None,
+    worst: int = 0,
+    job: int = 0,
 ) -> list[Column]:
     """Return the columns for a terminal of ``width`` cells, the one that is sorted by marked.
 
     ``longest`` are the cells of the longest name of a host, which comes before figures that can
     be seen one step deeper, 0 where it is not known. ``link`` are those of the longest state of a
     link, which has no column where all hosts are live, or where the worst says it. What neither
-    needs is for the worst, of which the longest text has ``worst`` cells.
+    needs is for the worst, of which the longest text has ``worst`` cells; that of a job has
+    ``job``.
     """
     key, title = SORT_TITLES[sort]
     wide = width >= WIDE_COLUMNS
     host = min(longest, WIDE_HOST_CELLS if wide else HOST_CELLS)
     least = WIDE_WORST if wide else WORST if link is not None else 0
     share = width // 3 - 2 if wide else width - NARROW_CELLS - max(host, len("HOST"))
-    widths = {"host": host, "worst": max(least, min(worst, share))}
-    out = [c._replace(width=max(c.width, widths.get(c.key, 0))) for c in COLUMNS]
+    widths = {"host": host, "worst": max(least, min(worst, share)), "job": min(job, JOB_CELLS)}
+    out = [
+        c._replace(width=max(c.width, widths.get(c.key, 0)))
+        for c in COLUMNS
+        if wide or c.key != "job"  # the worst has its name there
+    ]
     if longest:
         cells = max(host, len("HOST"))
         out = [
@@ -184,11 +196,11 @@ def host_row(
     cells: dict[str, Cell] = {
         "mark": [mark_of(one.grade, tokens.glyphs)],
         "host": HostName(name or one.name, "title" if one.current or away else "muted"),
-        "worst": worst_cell(one, missing),
+        "worst": worst_cell(one, missing, narrow),
     }
     if link is not None and (narrow or not one.answered):
         age = f" {age_text(max(missing.seconds, 1.0))}" if away else ""
-        worst = worst_cell(one, missing)
+        worst = worst_cell(one, missing, narrow)
         told = any(text for text, _ in worst)
         tried = one.state == "unreachable" and missing.retry is not None
         after: Line = [(", " if tried else ": ", link), *worst] if told else []
@@ -248,12 +260,16 @@ def _figures(one: HostSummary, token: str) -> dict[str, Cell]:
     }
 
 
-def worst_cell(one: HostSummary, missing: Missing = HERE) -> Line:
-    """The worst in few words; what is well says whether it works."""
+def worst_cell(one: HostSummary, missing: Missing = HERE, narrow: bool = False) -> Line:
+    """The worst in few words; what is well says whether it works.
+
+    A ``narrow`` table has no column of jobs, so that it names the job here.
+    """
     if one.words:
-        grade, text = one.words[0]
-        token = "text" if grade <= Grade.UNREACHABLE else "muted"
-        more = f"  (+{len(one.words) - 1})" if len(one.words) > 1 else ""
+        worst = one.words[0]
+        text = worst.named if narrow else worst.text
+        token = "text" if worst.grade <= Grade.UNREACHABLE else "muted"
+        more = f" · {len(one.words) - 1} more" if len(one.words) > 1 else ""
         if one.state == "unreachable" and missing.retry is None:
             reason, _, rest = text.partition(". Next: ")
             command = rest.partition(", ")[0]
@@ -354,11 +370,11 @@ def detail_lines(
     lines: list[Line] = []
     if one.state in AWAY:
         lines += missing_lines(one, missing, cells)
-    for grade, text in one.words[said and not _first_step(one, steps) :]:
-        glyph, token = mark_of(grade, tokens.glyphs)
-        lines += styled.hang([(f"{glyph} ", token)], [(text, "text")], cells)
-        if text in steps:
-            lines.append(styled.cut([("  do first: ", "accent"), *step_line(steps[text])], cells))
+    for word in one.words[said and not _first_step(one, steps) :]:
+        glyph, token = mark_of(word.grade, tokens.glyphs)
+        lines += styled.hang([(f"{glyph} ", token)], [(word.named, "text")], cells)
+        if (fix := steps.get(word.text)) is not None:
+            lines.append(styled.cut([("  do first: ", "accent"), *step_line(fix)], cells))
     if not lines:
         what = one.job or ("nothing runs here" if one.answered else "no reading so far")
         where = f" · {one.free} of {one.devices} GPUs free" if one.free and one.devices else ""
@@ -374,7 +390,7 @@ def detail_lines(
 
 
 def _first_step(one: HostSummary, steps: Mapping[str, Fix]) -> bool:
-    return bool(one.words) and one.words[0][1] in steps
+    return bool(one.words) and one.words[0].text in steps
 
 
 def step_line(fix: Fix) -> Line:

@@ -52,8 +52,26 @@ class Grade(IntEnum):
     FINE = 9
 
 
-Word = tuple[Grade, str]
-"""A sentence about what is wrong with a host, and its grade."""
+class Word(NamedTuple):
+    """A sentence about what is wrong with a host, its grade, and the job that it is about.
+
+    ``key`` is the job's on its host and ``job`` its title, "" for what is of the host itself.
+    """
+
+    grade: Grade
+    text: str
+    key: str = ""
+    job: str = ""
+
+    @property
+    def named(self) -> str:
+        """The sentence, after the title of its job where it does not name that itself."""
+        return in_job(self.text, self.job)
+
+
+def in_job(text: str, job: str) -> str:
+    """Return a sentence after the title of its job, where it does not name that itself."""
+    return text if not job or job in text else f"{job}: {text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +112,7 @@ class HostSummary:
     jobs: tuple[str, ...] = ()
     """Keys of the running jobs. A job with ranks on several hosts has the same key on each."""
     job: str = ""
-    """The title of the job that uses most devices; the user's own jobs come first."""
+    """The title of the job that the worst of ``words`` is about, else of the user's largest."""
     pace_seconds: float | None = None
     """Its seconds per step, None while none ends."""
     runs: Callable[[], tuple[HostJob, ...]] = field(default=tuple, compare=False)
@@ -146,8 +164,8 @@ def summarise(
             word for job in running if job.trainers for word in _of_job(host, job, found, history)
         ]
         if host.nvml is not None and not host.devices and host.nvml.code != NOT_INITIALISED:
-            words.append((Grade.IDLE, f"no GPUs: {host.nvml.text}"))
-        words += [(Grade.ENDED, brief_text(ended))] if ended else []
+            words.append(Word(Grade.IDLE, f"no GPUs: {host.nvml.text}"))
+        words += [Word(Grade.ENDED, brief_text(ended))] if ended else []
     words = sorted(dict.fromkeys(words), key=lambda word: word[0])[:MOST_WORDS]
     free = [device for device, verdict in verdicts if verdict.word == "free"]
     idle = [
@@ -163,7 +181,7 @@ def summarise(
         grade = Grade.CONNECTING
     else:
         grade = Grade.FINE if busy or (running and not verdicts) else Grade.IDLE
-    main = _main_job(host, running)
+    main = _main_job(host, running, words[0].key if words else "")
 
     @cache
     def runs() -> tuple[HostJob, ...]:
@@ -203,7 +221,7 @@ def _away(link: LinkState) -> Word | None:
     """Return why a host is not there; None where it is, or is only being connected."""
     grade = {"stale": Grade.STALE, "unreachable": Grade.UNREACHABLE}.get(link.word)
     why = link.why.removesuffix(f". {key_of('connect_again')}: connect again")
-    return None if grade is None else (grade, why)
+    return None if grade is None else Word(grade, why)
 
 
 def _of_devices(verdicts: Sequence[tuple[DeviceView, DeviceState]]) -> Iterable[Word]:
@@ -219,7 +237,7 @@ def _of_devices(verdicts: Sequence[tuple[DeviceView, DeviceState]]) -> Iterable[
         text, count = seen.get(grade, (f"GPU {device.definition.index} {verdict.word}{reason}", 0))
         seen[grade] = text, count + 1
     for grade, (text, count) in seen.items():
-        yield grade, text + (f" (and {count - 1} more)" if count > 1 else "")
+        yield Word(grade, text + (f" (and {count - 1} more)" if count > 1 else ""))
 
 
 def _of_job(
@@ -230,37 +248,42 @@ def _of_job(
     What the rules say in better words is not said again.
     """
     living = [trainer for trainer in job.trainers if trainer.gone is None]
-    known = {grade for grade, _ in found}
+    known = {word.grade for word in found if word.key in ("", job.key)}
+
+    def of_it(grade: Grade, text: str) -> Word:
+        return Word(grade, text, job.key, job.title)
+
     stall = find_stall(job.trainers)
     if stall is not None and not known & {Grade.STALLED, Grade.PROBLEM}:
         yield (
-            (Grade.FINE, f"waiting: {stall.text}")
+            of_it(Grade.FINE, f"waiting: {stall.text}")
             if stall.busy
-            else (Grade.STALLED, f"stalled: {stall.text}")
+            else of_it(Grade.STALLED, f"stalled: {stall.text}")
         )
     loss = lost_loss(host, job, history)
     if loss is not None and Grade.PROBLEM not in known:
-        yield Grade.PROBLEM, f"{job.title}: {loss.text}"
+        yield of_it(Grade.PROBLEM, loss.text)
     for room in rooms(host.devices, living, history)[:1]:
         for (_, token), (text, _), *_ in growth_lines(host, room, len(living))[:1]:
             if token in ("bad", "warn") and Grade.PROBLEM not in known:
-                yield Grade.PROBLEM if token == "bad" else Grade.TIGHT, f"memory: {text}"
+                grade = Grade.PROBLEM if token == "bad" else Grade.TIGHT
+                yield of_it(grade, f"memory: {text}")
         old = old_seconds(host, room.allocator) is not None  # what was left then says nothing now
         if room.headroom_bytes is not None and room.headroom_bytes < TIGHT_BYTES and not old:
             device = by_id(host.devices, room.allocator.gpu)
             where = f" on GPU {device.definition.index}" if device is not None else ""
-            yield Grade.TIGHT, f"{bytes_text(room.headroom_bytes)} headroom: {job.title}{where}"
+            yield of_it(Grade.TIGHT, f"{bytes_text(room.headroom_bytes)} headroom{where}")
 
 
-def _main_job(host: HostView, running: Sequence[JobView]) -> JobView | None:
-    """Return the job that the row of a host names: one that hangs, as the worst beside it tells.
+def _main_job(host: HostView, running: Sequence[JobView], worst: str) -> JobView | None:
+    """Return the job that the row of a host names: that of the ``worst`` beside it, by its key.
 
     Else it is the user's own, then one with a probe, then the one on most devices.
     """
 
     def weight(job: JobView) -> tuple[bool, bool, bool, int]:
-        hangs = job.mine and (stall := find_stall(job.trainers)) is not None and not stall.busy
-        return hangs, job.mine, bool(job.trainers), len(devices_of(host, job))
+        devices = len(devices_of(host, job))
+        return job.key == worst, job.mine, bool(job.trainers), devices
 
     return max(running, key=weight, default=None)
 
@@ -280,7 +303,7 @@ def _job_key(host: HostView, job: JobView) -> str:
 
 
 def _haystack(host: HostView, state: str, jobs: Sequence[JobView], words: Sequence[Word]) -> str:
-    parts = [host.name, host.key, state, *(text for _, text in words)]
+    parts = [host.name, host.key, state, *(word.text for word in words)]
     parts += [f"{job.title} {job.user or ''}" for job in jobs]
     return " ".join(parts).casefold()
 

@@ -47,11 +47,11 @@ def unread_lines(
     wrong = [host for host in others if host.key != one.key and host.words]
     width = max((len(names.get(host.key, host.name)) for host in wrong), default=0)
     for host in wrong:
-        for at, (grade, text) in enumerate(host.words):
-            glyph, token = mark_of(grade, glyphs)
+        for at, word in enumerate(host.words):
+            glyph, token = mark_of(word.grade, glyphs)
             shown = names.get(host.key, host.name) if at == 0 else ""
             head: Line = [(f"{glyph} ", token), (f"{shown:{width}}  ", "text")]
-            lines += styled.hang(head, [(text, "text")], cells)
+            lines += styled.hang(head, [(word.named, "text")], cells)
     asked = [host for host in others if host.key != one.key]
     read = [host for host in asked if host.answered]
     if not wrong and len(read) < len(asked):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...doctor.finding import Finding, Fix, Pitfall
     from ...model.ended_jobs import EndedJob
     from ...store.store import Store
-    from ...store.view import HistoryOf, HostView, View
+    from ...store.view import HistoryOf, HostView, JobView, View
 
 log = logging.getLogger("gpuscope.doctor")
 
@@ -103,7 +103,7 @@ class Fleet:
         found, of_devices = self._steps.get(one.key, {}), self._of_devices.get(one.key, {})
         named = {
             text: fix
-            for _, text in one.words
+            for text in (word.text for word in one.words)
             for device, fix in of_devices.items()
             if text.startswith(f"{device} ")
         }
@@ -221,6 +221,7 @@ class Fleet:
         from ...doctor import live, postmortem_end, report
         from ...doctor.live_states import OF_A_STATE
         from ...doctor.steps import steps_of
+        from .host_brief import job_of
 
         if self._store() is None:
             return ()
@@ -232,7 +233,11 @@ class Fleet:
             return ()
         found, replayed = (*runs.findings, *ends.findings), host.link.state == "replay"
         told = [one for one in found if one.cause not in OF_A_STATE]
-        words = [word for one in told if (word := _word(one, one in ends.findings)) is not None]
+        words = [
+            word
+            for one in told
+            if (word := _word(one, one in ends.findings, job_of(one, host))) is not None
+        ]
         firsts = [(one, fix) for one in found for fix in steps_of(one, replayed)[:1]]
         self._findings[host.key] = tuple(told)
         self._steps[host.key] = {one.title: fix for one, fix in firsts if one in told}
@@ -241,10 +246,11 @@ class Fleet:
         return tuple(sorted(words, key=lambda word: word[0]))
 
 
-def _word(finding: Finding, of_the_dead: bool) -> Word | None:
+def _word(finding: Finding, of_the_dead: bool, job: JobView | None) -> Word | None:
     grade = _GRADES.get(finding.severity)
+    key, title = (job.key, job.title) if job is not None else ("", "")
     if grade is None or of_the_dead:
-        return None if grade is None else (Grade.ENDED, finding.title)
+        return None if grade is None else Word(Grade.ENDED, finding.title, key, title)
     if grade is Grade.PROBLEM and finding.cause.startswith("stall."):
         grade = Grade.STALLED
-    return grade, finding.title
+    return Word(grade, finding.title, key, title)
