@@ -125,6 +125,8 @@ class Answer:
     """The operator whose block reached the peak of reserved memory; "" if it is not known."""
     module: str
     doubts: list[Doubt]
+    setup: list[str] = field(default_factory=list)
+    """As :attr:`Traced.setup`."""
     verdict: FitVerdict | None = None
     verdict_now: FitVerdict | None = None
     """The verdict with what other programs hold on the card now subtracted; None if they hold
@@ -376,6 +378,7 @@ class TracedRequest:
             operation,
             module,
             traced.doubts,
+            setup=traced.setup,
         )
         room = self.room
         if room is None:

@@ -24,6 +24,8 @@ from .verdict import FitVerdict
 from .whatif import LeftOut
 
 BAR_CELLS = 12
+LEAST_HELP = 0.005
+"""A fix that frees a smaller share of what the whole GPU needs is no help."""
 MOST_MODULES = 8
 TOKENS = {"fits": "accent", "too_close": "warn", "does_not_fit": "bad"}
 WORDS = {"fits": "fits", "too_close": "too close", "does_not_fit": "does not fit"}
@@ -135,6 +137,7 @@ def subject(answer: Answer) -> str:
     """Return in one line what was predicted."""
     request = answer.request
     parts = [request.model, f"batch {answer.batch}", *request_words(request)]
+    parts += [one for one in answer.setup if one.lower() not in map(str.lower, parts)]
     parts += [
         f"{answer.parameters / 1e6:,.1f} M parameters"
         if answer.parameters >= 1e5
@@ -349,14 +352,23 @@ def _largest_line(name: str, found: Largest | None, why: str) -> Line:
 
 
 def fix_lines(answer: Answer, tried: Sequence[Tried], width: int) -> list[Line]:
-    """Return the table of fixes, the one that frees most first."""
+    """Return the table of fixes, the one that frees most first; then what was tried in vain."""
     if not tried:
         return [[("What would help: none of the fixes tried here frees memory", "muted")]]
     wide = width >= 100
-    name, unit = _unit(max(one.freed for one in tried))
+    helping = [one for one in tried if _helps(answer, one)]
+    vain = ", ".join(
+        f"{one.fix.title} (needs {bytes_text(one.prediction.device.bytes)})"
+        for one in tried
+        if one not in helping
+    )
+    rest = _hung("no help: ", vain, width) if vain else []
+    if not helping:
+        return [[("What would help: none of the fixes tried here", "muted")], *rest]
+    name, unit = _unit(max(one.freed for one in helping))
     out: list[Line] = [[(line, "faint")] for line in width_of.wrap(_columns(answer), width)]
     out.append([(f"frees {name} needs {name}  ", "muted"), ("what would help", "muted")])
-    for one in tried:
+    for one in helping:
         freed = one.freed
         verdict = (
             [(f"  {WORDS[one.verdict.outcome]}", TOKENS[one.verdict.outcome])]
@@ -374,7 +386,16 @@ def fix_lines(answer: Answer, tried: Sequence[Tried], width: int) -> list[Line]:
                     [(indent + part, "faint")]
                     for part in width_of.wrap("cost: " + one.fix.cost, width - len(indent))
                 ]
-    return out
+    return out + rest
+
+
+def _helps(answer: Answer, one: Tried) -> bool:
+    """Return whether a fix lowers what the whole GPU needs, or makes a training fit."""
+    needed = answer.prediction.device.bytes
+    enough = one.verdict is not None and one.verdict.outcome == "fits"
+    if enough and answer.verdict is not None and answer.verdict.outcome != "fits":
+        return True
+    return needed - one.prediction.device.bytes >= LEAST_HELP * needed
 
 
 def _columns(answer: Answer) -> str:

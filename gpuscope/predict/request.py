@@ -204,6 +204,8 @@ class Traced:
     """The tokens that a model which generates text has positions for; 0: not known, or no limit."""
     fraction: float | None = None
     """The share of the GPU that the program allows torch; None if it does not say."""
+    setup: list[str] = field(default_factory=list)
+    """What the training was found to use, in words: its first input, type of weights, optimizer."""
 
 
 class CannotPredict(UserError):

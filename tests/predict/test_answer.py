@@ -401,6 +401,9 @@ def test_each_fix_frees_what_its_own_trace_says_and_the_largest_comes_first():
     said = told.partition("what would help")[0]
     assert f"frees: of the {tensors} that tensors take at the peak" in said
     assert f"instead of {whole}" in " ".join(said.split()), "the two columns are of two sums"
+    helping, _, vain = told.partition("no help: ")
+    assert "fused optimizer (needs " in vain
+    assert "fused optimizer" not in helping
     assert {one.key for one in answer.left_out} == {"fp16", "sequence-half", "resolution-half"}
 
 

@@ -40,6 +40,7 @@ def held(traced: Traced, category: str) -> int:
 @pytest.mark.slow
 def test_a_preset_is_traced_with_everything_named(tracer: Tracer) -> None:
     traced = tracer.trace(Request("gpt-tiny", batch=8))
+    assert traced.setup == ["input 8×64 int64", "float32 weights", "AdamW"]
     columns = traced.trace
     assert traced.batch == 8
     assert traced.parameters == 470_528

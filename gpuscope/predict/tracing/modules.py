@@ -32,6 +32,8 @@ class Modules:
         self._stack: list[str] = []
         self._numbers: list[int] = []
         self._places: list[str] = []
+        self.first_input = ""
+        """The shape and type of the first tensor that a module was called with."""
 
     def name(self, root: torch.nn.Module) -> None:
         self._names = {id(module): name for name, module in root.named_modules()}
@@ -71,6 +73,11 @@ class Modules:
 
     def _begin(self, module: Any, inputs: Any) -> None:
         self._stack.append(self._names.get(id(module), self._stack[-1] if self._stack else ""))
+        if not self.first_input:
+            tensor = next((one for one in inputs if isinstance(one, torch.Tensor)), None)
+            if tensor is not None:
+                kind = str(tensor.dtype).removeprefix("torch.")
+                self.first_input = f"{'×'.join(str(int(size)) for size in tensor.shape)} {kind}"
         self._note()
 
     def _end(self, module: Any, inputs: Any, output: Any) -> None:

@@ -8,6 +8,7 @@ the library is not needed. What the library's own layers keep is counted by :fun
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -160,6 +161,14 @@ def doubts(model: nn.Module) -> Iterator[Doubt]:
             "tensors has the weights of all experts, and bitsandbytes packs linear layers only."
         )
         yield Doubt("unmeasured", text, "experts")
+
+
+def weights_text(model: nn.Module) -> str:
+    """Return the type of most of the parameters: ``bfloat16 weights``."""
+    counts = Counter[str]()
+    for parameter in model.parameters():
+        counts[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
+    return f"{counts.most_common(1)[0][0]} weights" if counts else "no weights"
 
 
 def numbers(model: nn.Module) -> int:

@@ -123,7 +123,7 @@ def trace(request: Request, emulate: bool = True) -> Traced:
             fakes.doubt(doubt)
         parameters, batch, source = made.parameters, made.batch, made.source
         positions = made.positions if isinstance(made, Generation) else 0
-        share = Allowed.share
+        share, setup = Allowed.share, made.setup
         del made
     data_dependent.bounded(fakes)
     if recorder.most_bytes > recorder.peak_bytes:
@@ -152,6 +152,7 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         source=source,
         fraction=share,
         positions=positions,
+        setup=[*([f"input {modules.first_input}"] if modules.first_input else []), *setup],
     )
 
 
@@ -183,6 +184,8 @@ class _Training:
             fakes.doubt(Doubt("scaler", text))
         self.batch, self.source = self.subject.batch, self.subject.source
         self.parameters = quantised.numbers(self.subject.model)
+        self.setup = [quantised.weights_text(self.subject.model)]
+        self.setup += [type(self.subject.optimizer).__name__] if self.subject.optimizer else []
         parameters = self.subject.model.parameters()
         stored = [part for one in parameters for part in quantised.parts(one) or [one]]
         if not any(fakes.block(part) is not None for part in stored):
