@@ -84,6 +84,7 @@ def account(host: HostView, device: DeviceView, allocator: AllocView | None) -> 
         None,
     )
     others = [u for u in device.uses if u.gone is None and u is not own]
+    skew = list(_skew(device, own, allocator)) if age is None else []
     if allocator and (own is None or own.number("used_bytes") is None):
         parts += _outside_and_others(host, own, room, notes, age is not None)
         room = 0.0
@@ -92,7 +93,7 @@ def account(host: HostView, device: DeviceView, allocator: AllocView | None) -> 
             outside = max(0.0, min((own.number("used_bytes") or 0.0) - held, room))
             room -= outside
             parts.append(
-                AccountRow("outside torch", "outside", outside)
+                AccountRow("outside torch", "outside", outside, about=bool(skew))
                 if age is None
                 else AccountRow("the whole process", "unread", outside)
             )
@@ -100,7 +101,7 @@ def account(host: HostView, device: DeviceView, allocator: AllocView | None) -> 
         parts += others_parts
     if not isinstance(used, Unknown) and room > min(TOLERATED_BYTES, used * TOLERATED_SHARE):
         parts.append(_unattributed(host, device, room))
-    notes += _skew(device, own, allocator) if age is None else ()
+    notes += skew
     driver = device.reading("driver_reserved_bytes")
     reserve = (
         [AccountRow("driver reserve", "driver", driver)] if isinstance(driver, (int, float)) else []

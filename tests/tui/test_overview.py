@@ -180,9 +180,9 @@ async def test_the_steps_of_ranks_that_are_alike_share_a_line_and_of_others_do_n
 async def test_where_not_every_gpu_has_a_line_that_of_the_cursor_the_mean_and_the_least_have_one():
     app = make_app(views.training())
     async with app.run_test(size=(120, 30)) as pilot:
-        await until(pilot, "GPU 5, least busy", "mean of 8", absent="GPU 2, least")
+        await until(pilot, "GPU 5, lowest mean", "mean of 8", absent="GPU 2, lowest")
         await pilot.press("down")
-        screen = await until(pilot, "▸   6  H200", "GPU 6  ", "mean of 8", "GPU 5, least busy")
+        screen = await until(pilot, "▸   6  H200", "GPU 6  ", "mean of 8", "GPU 5, lowest mean")
         assert "Utilisation %" not in screen, "no lines that cross"
 
 

@@ -135,9 +135,9 @@ async def test_what_is_not_possible_says_why_and_the_palette_stays():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "─ GPUs")
         await pilot.press("colon")
-        await type_in(pilot, "next host, or")
+        await type_in(pilot, "previous host")
         await pilot.press("enter")
-        await until(pilot, "Next host: only one host is connected")
+        await until(pilot, "Previous host: only one host is connected")
         assert isinstance(app.screen, Palette)
 
 

@@ -73,7 +73,7 @@ OPENS = {
     "time-findings": "the finding in full",
 }
 """What Enter opens, by the list that has the keyboard."""
-SECONDS = {second: first for first, (second, _) in PAIRS.items()}
+SECONDS = {second: first for first, (second, *_) in PAIRS.items()}
 """Actions that share the entry of another one."""
 
 Block = list[Line]
@@ -262,7 +262,7 @@ class HelpScreen(TextDialog):
             described = described or (not self._tab and self._why_not(action.name))
             if action.where and not described and action.name not in SECONDS:
                 tabs = ", ".join(BY_NAME[tab].label for tab in action.where)
-                text = f"{tabs}: {action.help}"
+                text = f"{tabs}: {_does(action)}"
                 out.append(_line(_keys(action), _label(action), text))
         return out
 
@@ -355,7 +355,12 @@ def _row_of(screen: Screen[Any]) -> str:
 
 def _entry(action: Action, tab: str = "") -> Line:
     """Return an action's keys, its word and what it does."""
-    return _line(_keys(action), _label(action), action.help_on(tab))
+    return _line(_keys(action), _label(action), _does(action, tab))
+
+
+def _does(action: Action, tab: str = "") -> str:
+    """Return what it does, or what it and the action that undoes it do."""
+    return PAIRS[action.name][2] if action.name in PAIRS else action.help_on(tab)
 
 
 def _label(action: Action) -> str:

@@ -244,7 +244,7 @@ def _to_free(
 
 
 def _notes(notes: Sequence[str]) -> list[Line]:
-    return [[("≈ ", "faint"), (note, "faint")] for note in notes]
+    return [[("· ", "faint"), (note, "faint")] for note in notes]
 
 
 def _on_cpu(found: Account) -> list[Line]:

@@ -285,7 +285,7 @@ class Charts(Vertical):
         for one in (device, *([least] if least is not None and least.id != device.id else ())):
             (lane,) = gpu_lanes(past, host, [one], self._span, 1)
             is_least = least is not None and one.id == least.id
-            which = ", least busy" if is_least else ""
+            which = ", lowest mean" if is_least else ""
             lanes.append(replace(lane, label=f"GPU {one.definition.index}{which}"))
         mean = mean_over(past, sound, "utilization_percent", self._span)
         lanes.insert(1, Lane(f"mean of {len(sound)}", mean))

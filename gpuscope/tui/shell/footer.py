@@ -23,26 +23,23 @@ ENDS_WHILE_TYPING = ("escape",)
 ENDS_ON_DIALOGS = ("question_mark", "colon", "escape")
 """Letters have meanings of their own in dialogs, such as Q, which sends QUIT."""
 PAIRS = {
-    "down": ("up", "Move"),
-    "zoom": ("zoom_back", "Zoom"),
-    "slower": ("faster", "Speed"),
-    "sort_previous": ("sort_next", "Sort"),
-    "replay_back": ("replay_forward", "Past"),
-    "far_back": ("far_forward", "5 min"),
-    "next_subject": ("previous_subject", "GPU"),
-    "next_trainer": ("previous_trainer", "Rank"),
-    "next_kind": ("previous_kind", "Kind"),
-    "next_host": ("previous_host", "Host"),
-    "expand": ("collapse", "Branch"),
-    "deeper": ("shallower", "Depth"),
-    "text_down": ("text_up", "Text"),
-    "lab_previous": ("lab_next", "Change"),
-    "lab_mark_a": ("lab_mark_b", "Mark"),
+    "down": ("up", "Move", "to the next row, or the one before"),
+    "zoom": ("zoom_back", "Zoom", "show a longer or a shorter time"),
+    "slower": ("faster", "Speed", "fewer or more samples a second; of a replay, its speed"),
+    "sort_previous": ("sort_next", "Sort", "sort by another column"),
+    "replay_back": ("replay_forward", "Past", "go 10 seconds back, or forward again"),
+    "far_back": ("far_forward", "5 min", "go 5 minutes back, or forward again"),
+    "next_subject": ("previous_subject", "GPU", "the next GPU or trainer, or the one before"),
+    "next_trainer": ("previous_trainer", "Rank", "the next rank or trainer, or the one before"),
+    "next_kind": ("previous_kind", "Kind", "only jobs, findings, GPUs, files …"),
+    "next_host": ("previous_host", "Host", "the next host, or the one before"),
+    "expand": ("collapse", "Branch", "show what is inside, or hide it"),
+    "deeper": ("shallower", "Depth", "one level more, or one less"),
+    "text_down": ("text_up", "Text", "scroll the text of the finding"),
+    "lab_previous": ("lab_next", "Change", "another value of the setting"),
+    "lab_mark_a": ("lab_mark_b", "Mark", "the run under the cursor becomes A or B"),
 }
-"""Action → the one that undoes it, which shares its entry, and the word for both.
-
-What the first does is said of both.
-"""
+"""Action → the one that undoes it, which shares its entry, and the word and help for both."""
 FIRST = {
     "fleet": ("open", "connect_again", "filter", "attach", "sort_previous", "mine"),
     "overview": ("open", "next_pane", "processes", "attach", "filter", "pause", "replay_back"),
@@ -110,7 +107,7 @@ def tab_ends() -> list[Hint]:
 def _of_action(name: str) -> Hint:
     keys, label, second = key_text(BY_NAME[name].keys[0]), BY_NAME[name].label, ""
     if name in PAIRS:
-        other, label = PAIRS[name]
+        other, label, _ = PAIRS[name]
         keys, second = f"{keys} {key_text(BY_NAME[other].keys[0])}", f"do('{other}')"
     return Hint(keys, label, f"do('{name}')", second)
 
