@@ -88,10 +88,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         from ..wire.clean import clean
-        from .unknown_verb import nearest_word
+        from .unknown_verb import nearest_word, verb_after_options
         from .verb_help import first_example
 
-        suggestion = nearest_word(self, message)
+        suggestion = nearest_word(self, message) or verb_after_options(self.prog, message, VERBS)
         if suggestion:
             message += f". Did you mean {suggestion}?"
         # the list of all options would only push the answer off the screen

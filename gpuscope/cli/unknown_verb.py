@@ -96,6 +96,15 @@ def nearest_word(parser: argparse.ArgumentParser, message: str) -> str:
     return ""
 
 
+def verb_after_options(prog: str, message: str, verbs: Iterable[str]) -> str:
+    """Return the command with its verb first, if ``message`` refuses a verb after options."""
+    given = message.removeprefix("unrecognized arguments: ")
+    verb, _, rest = given.partition(" ")
+    if prog != "gpuscope" or given == message or verb not in verbs:
+        return ""
+    return f"{prog} {verb} [OPTIONS] {rest}".strip() + ", with the verb first"
+
+
 def _nearest(typed: str, known: Iterable[str], alike: float = 0.6) -> str:
     """Return the most alike of ``known``, "" if none is much alike.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .bins import Bins, first_at, hold_seconds
-from .cell_fit import Rest, Stack
+from .cell_fit import Stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,7 @@ def _stack_at(layers: Sequence[Layer], i: int) -> Stack | None:
     return tuple(stack)
 
 
-def thinner_than(least: float, stacks: Sequence[Stack], rest: Rest) -> set[str]:
-    """Return the tokens of what is nowhere as large as ``least``, or is drawn as something else."""
+def thinner_than(least: float, stacks: Sequence[Stack]) -> set[str]:
+    """Return the tokens of what is nowhere as large as ``least``."""
     most = [(max(part[0] for part in layer), layer[0][1]) for layer in zip(*stacks, strict=True)]
-    thin = {token for size, token in most if size < least} - {*rest.tokens}
-    return thin | {*rest.tokens} if rest.trace else thin
+    return {token for size, token in most if size < least}

@@ -234,7 +234,7 @@ class StackedChart(TimedChart):
         room = scale, zero, most, whole
         before = self._rest
         self._rest = self._rest_in(stacks, room, (width, height), named=bool(courses))
-        unseen = thinner_than(1 / scale, [stack for stack in stacks if stack], self._rest)
+        unseen = thinner_than(1 / scale, [stack for stack in stacks if stack])
         if (self._rest, unseen) != (before, self._unseen):
             self._unseen = unseen
             self.call_later(self._tell_rest)
@@ -320,10 +320,18 @@ class StackedChart(TimedChart):
         ]
 
     def _as_drawn(self, rest: Rest, height: int, brief: bool = False) -> Entries:
-        """Return a legend of what is drawn, with this rest: each colour stands for one thing."""
+        """Return a legend of what is drawn, with this rest: each colour stands for one thing.
+
+        A trace is named at the layer in whose colour it is, but not in a ``brief`` one.
+        """
         one = self._named_rest(rest)
-        absent = {*rest.tokens} - {rest.token} | self._unseen
-        kept = [entry for entry in self._legend[: self._named] if entry[1] not in absent]
+        absent = {*rest.tokens} - {rest.token} | self._unseen - {*rest.tokens}
+        layers = self._legend[: self._named]
+        kept = [entry for entry in layers if entry[1] not in absent]
+        if rest.trace and not brief:
+            within = {*rest.tokens} - self._unseen
+            more = "".join(f" + {label}" for _, token, label in layers if token in within)
+            kept = [(g, t, label + more if t == rest.token else label) for g, t, label in kept]
         return (*kept, *([one] if one else []), *self._others(height, brief))
 
     def _rest_in(

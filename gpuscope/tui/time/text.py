@@ -184,7 +184,7 @@ def no_trainer(host: HostView, text: str) -> list[Line]:
     if text:
         return [[(f"no trainer contains {text!r}   {key_of('back')}: all", "muted")]]
     if host.link.state == "replay":
-        return [[("No trainer with a probe is in this recording.", "text")]]
+        return [[("No trainer with a probe runs at this moment of the recording.", "text")]]
     bare = [job for job in host.jobs if not job.trainers and job.processes]
     lines: list[Line] = []
     for job in bare[:3]:
