@@ -6,7 +6,8 @@ from typing import Final
 
 # Each is "foreground" or "attributes foreground on background", in rich's style language. A
 # terminal's own sixteen colours are what the ansi-dark and ansi-light themes of Textual promise to
-# use.
+# use. Of these, blue is too dark for words on black in many terminals, and bright black is the
+# background of some.
 _COLOURS: Final = (
     # token       dark                light               colour-blind        a terminal's own
     ("allocated", "#56b4e9",          "#0a82cb",          "#3c78f0",          "blue"),
@@ -19,11 +20,11 @@ _COLOURS: Final = (
     ("ok",        "#2fbf91",          "#00704f",          "#6db6ff",          "green"),
     ("warn",      "#f0e442",          "#7d5a00",          "#ffe100",          "bold yellow"),
     ("bad",       "bold #ff7a45",     "bold #b03f00",     "bold #ff8a4c",     "bold red"),
-    ("idle",      "#a3adb8",          "#59636e",          "#9aa3ad",          "bright_black"),
-    ("accent",    "#56b4e9",          "#005f95",          "#a6d2ff",          "blue"),
+    ("idle",      "#a3adb8",          "#59636e",          "#9aa3ad",          "dim default"),
+    ("accent",    "#56b4e9",          "#005f95",          "#a6d2ff",          "bright_blue"),
     ("text",      "#d9dfe6",          "#1f262e",          "#d9dfe6",          "default"),
     ("muted",     "#a3adb8",          "#4f5964",          "#a3adb8",          "default"),
-    ("faint",     "#8a95a1",          "#5a6570",          "#8a95a1",          "bright_black"),
+    ("faint",     "#8a95a1",          "#5a6570",          "#8a95a1",          "dim default"),
     ("border",    "#2f3842",          "#c3cad2",          "#2f3842",          "bright_black"),
     ("title",     "bold #f2f5f8",     "bold #0b0f14",     "bold #f2f5f8",     "bold default"),
     ("selected",  "#f2f5f8 on #1d2d3f", "#0b0f14 on #dbe9f6", "#f2f5f8 on #1d2d3f", "bold"),
