@@ -222,11 +222,14 @@ class LoadStrips(TimedChart):
 
 
 def _brief_legend(signs: Entries, cells: int, elsewhere: str) -> Line:
-    """Return the signs with the words in place of the colours of a load; the hatch is kept last."""
+    """Return the signs with the words in place of the colours of a load; the hatch is kept last.
+
+    That a bar is as high as its load is what one would think, and gives way first.
+    """
     mean = legend_of([one for one in signs if one[2] != NO_PROGRESS], cells)
     hatch = legend_of([one for one in signs if one[2] == NO_PROGRESS], cells)
     words: Line = [(elsewhere, "muted")] if elsewhere else []
-    for parts in ((mean, words, hatch), (words, hatch), (mean, hatch), (hatch,)):
+    for parts in ((mean, words, hatch), (mean, hatch), (words, hatch), (hatch,)):
         spaced = [piece for part in parts if part for piece in (("  ", "muted"), *part)][1:]
         if styled.cells(spaced) <= cells:
             return spaced
