@@ -17,6 +17,7 @@ from gpuscope.tui.widgets.text import Lines
 from gpuscope.wire import frames as f
 from tests.fakes import fleet, jobs, views
 from tests.fakes.asked import AskedSource, gives
+from tests.model.test_lost_loss import telling
 from tests.recordings import REDACTED, SHIPPED
 from tests.tui.pilot import at_the_jobs, feed, in_loop, make_app, until
 from tests.tui.snapshots import text
@@ -182,6 +183,12 @@ async def test_a_wide_overview_has_what_the_memory_is_made_of_beside_a_loss():
     app = make_app(one_gpu())
     async with app.run_test(size=LARGE) as pilot:
         await until(pilot, "Loss 4", "Memory of the training", "optimizer state 10.0 GiB")
+
+
+@in_loop
+async def test_the_curve_of_a_loss_that_turned_nan_stays_and_says_so():
+    async with make_app(telling("nan")).run_test(size=(200, 80)) as pilot:
+        await until(pilot, "─ Loss nan ─", "loss is nan since step 4,026")
 
 
 @in_loop

@@ -26,6 +26,7 @@ from ..charts.line import LineChart, Series
 from ..charts.trends import moves
 from ..shared.code_lines import CODE_TITLE, code_lines
 from ..shared.event_rows import event_lines
+from ..shared.job_series import loss_course
 from ..shared.step_split import part_lines
 from ..trainer.rank_courses import RankCourses
 from ..widgets.pane import set_title
@@ -36,7 +37,7 @@ from ..widgets.text import Lines
 if TYPE_CHECKING:
     from ...doctor.finding import Pitfall
     from ...model.step_parts import StepParts
-    from ...store.view import History, HostView, JobView, TrainerView
+    from ...store.view import HostView, JobView, TrainerView
     from ..background.finding_history import Case
     from ..shell.session import Session
     from ..theme import Glyphs
@@ -242,21 +243,25 @@ class JobBrief(Vertical):
         steps: bool,
         drawn: bool,
     ) -> None:
-        telling = next((t for t in living if t.number("loss") is not None), None)
-        past = self._loss_of(telling, seconds) if telling is not None else None
-        if past is not None and moves(past):
-            self._loss_moved.add(self._key)
+        history = self.session.history
+        found = loss_course(host, living, history, seconds)
+        if found is not None:
+            telling, past = found
+            past = while_it_steps(past, history(telling.id, "step", seconds), telling)
+            if moves(past):
+                self._loss_moved.add(self._key)
         texts = self._text_rows(FEW_EVENTS)
         room = self.size.height - texts >= LOSS_ROWS
         self._curve.display = steps and room and self._key in self._loss_moved
         self._texts.styles.height = texts if self._curve.display else "1fr"
-        if telling is None or past is None or not self._curve.display:
+        if found is None or not self._curve.display:
             return
         self._show_memory(host, living)
-        from ..shared.job_rows import loss_text
+        from ..shared.job_rows import loss_piece
 
         # the title is of now, as the table beside it, also where the chart is not drawn anew
-        set_title(self._loss, f"Loss {loss_text(telling.number('loss') or 0.0)}")
+        loss = loss_piece(host, [telling])
+        set_title(self._loss, f"Loss {loss[0]}" if loss is not None else "Loss")
         if not drawn:
             return
         low, high = loss_axis(past.values)
@@ -276,11 +281,6 @@ class JobBrief(Vertical):
         what = name_of(fullest) if len(living) > 1 else "the training"
         set_title(self._memory, f"Memory of {what}")
         self._memory.show(lines)
-
-    def _loss_of(self, trainer: TrainerView, seconds: float) -> History:
-        history = self.session.history
-        steps = history(trainer.id, "step", seconds)
-        return while_it_steps(history(trainer.id, "loss", seconds), steps, trainer)
 
     def _show_about(self, host: HostView, job: JobView) -> None:
         from ..shared.next_step import case_of_job
