@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.predict import ddp_cards, fsdp_cards
+from bench.predict import ddp_cards, deepspeed_cards, fsdp_cards
 from bench.predict.cards import predicted
 from gpuscope.predict.allocator import simulate
 from gpuscope.predict.tracing import steps
 
 DATA = Path(__file__).parents[1] / "data"
-CASES = {case.name: case for case in (*ddp_cards.CASES, *fsdp_cards.CASES)}
+CASES = {case.name: case for case in (*ddp_cards.CASES, *fsdp_cards.CASES, *deepspeed_cards.CASES)}
 
 
 @pytest.mark.slow
@@ -55,6 +55,26 @@ def test_what_nccl_kept_or_not_is_one_of_the_replayed_outcomes(name: str) -> Non
     found = predicted(name, CASES[name].request)
     for key, bytes_ in (("allocated", allocated), ("reserved", reserved)):
         assert found[key]["low"] <= bytes_ <= found[key]["high"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "zero1-parallel-b6-bf16",
+        "zero2-gating-b16-bf16",
+        "zero3-latents-b16-bf16",
+        "zero2-parallel-b4-off",
+    ],
+)
+def test_a_rank_of_deepspeed_takes_what_was_measured_and_its_error_is_narrow(name: str) -> None:
+    found = predicted(name, CASES[name].request)
+    assert not found["error"]
+    for key, bytes_ in zip(("allocated", "reserved"), _measured("deepspeed", name), strict=True):
+        told = found[key]
+        assert told["bytes"] == pytest.approx(bytes_, rel=0.002)
+        assert told["low"] <= bytes_ <= told["high"]
+        assert told["high"] <= 1.065 * told["bytes"]  # 1.05 with the torch that was measured
 
 
 def _measured(script: str, name: str) -> tuple[int, int]:
