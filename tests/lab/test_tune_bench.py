@@ -138,7 +138,9 @@ def test_a_grid_that_is_packed_and_read_again_leads_to_the_same_search(
 
 
 def test_a_part_of_a_grid_counts_with_the_time_of_the_whole(recordings: dict[str, Kept]):
-    recorded = recordings["tabular"].recorded
+    whole = recordings["tabular"].recorded
+    recorded = Recorded(whole.grid[:22], 36)
+    assert whole.complete
     assert not recorded.complete
     ran = sum(entry.environment["tune_seconds"] for entry in recorded.grid)
     assert recorded.grid_seconds == pytest.approx(ran * 36 / len(recorded.grid))
