@@ -7,12 +7,11 @@
 #                                GPUSCOPE_BUDGET (60) seconds, and again in fresh processes
 #   bench/tune/card.sh grids     the grids of the models of $GRIDS, here also MODEL:PARTS for a grid that so many cards share, and
 #                                tune in its share of the time of each that is complete
-#     On one H200 with 16 cores a run of these grids took 4 s uncompiled and, with its first compilation, 6 s (mlp-large), 8 s
-#     (lstm-lm), 12 s (dlrm-like) or 18 s (tabular): 240 to 480 s for the 36 of a factory without convolutions, and then 110 to
-#     260 s for tune and the turns. What is left of tabular are 14 runs, 200 s, and then 260 s. The card continues with
-#       tar -xzf bars.tgz && rm -r bars/quarter/dlrm-like       (the output of the last call; its search was another one)
-#       BARS=bars GRIDS=dlrm-like,tabular,mlp-wide,gru-lm,decoder-tiny,nerf OUT=out bench/tune/card.sh grids
-#       python -m bench.tune.grids --pack tabular=out/quarter/tabular mlp-wide=out/quarter/mlp-wide      (once complete)
+#     On one H200 with 16 cores a run of these grids took 4 s uncompiled and, with its first compilation, 6 to 18 s: 220 s (gru-lm)
+#     to 418 s (tabular) for the 36 of a factory without convolutions, and then 90 to 260 s for tune and the turns. Complete are
+#     mlp-large, lstm-lm, dlrm-like, tabular, mlp-wide and gru-lm. Of decoder-tiny 16 runs are left, 12 s each. A card continues with
+#       BARS=bars GRIDS=decoder-tiny,nerf OUT=out bench/tune/card.sh grids      (bars: the output of the last call)
+#       python -m bench.tune.grids --pack decoder-tiny=out/quarter/decoder-tiny nerf=out/quarter/nerf      (once complete)
 # $BARS names folders, with colons between them: ledgers with grids, and the output of an earlier call, which is continued.
 # GRIDS (gpt-small,conv-small) are the models with a grid. pytorch-autotune can be given as a wheel in AUTOTUNE_WHEEL.
 cd "$(dirname "$0")/../.." || exit 1

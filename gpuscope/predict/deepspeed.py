@@ -25,7 +25,7 @@ RESERVED_PERCENT = 2.0
 """What is added to the error of reserved memory.
 
 On two H200s (DeepSpeed 0.19.8, ten trainings, stages 1 to 3) reserved memory was missed by up to
-10.3 %, until the streams of the engine were simulated: measured again, by at most 0.13 %, allocated
+10.3 %, until the streams of the engine were simulated: measured again, by at most 0.12 %, allocated
 memory by 0.02 %. Their blocks may be freed later than is assumed if the GPU lags behind, which was
 not measured.
 """
