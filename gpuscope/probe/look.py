@@ -53,6 +53,8 @@ LONG_STEP = 2.0
 """A step that takes this many times the median, without its wait for a loader, has a pause."""
 SPREAD = 0.25
 """If half of the earlier steps differ by more than this share, the cost of the trace is unknown."""
+LIKELY = 0.5
+"""From so many expected pauses on, it is unknown what a look has cost beside them."""
 NO_STEP = "no step ended in time"
 NO_CUDA = "the training does not use CUDA"
 
@@ -165,7 +167,8 @@ def take(
 
     act.stage = "looking for other profilers"
     usual, before = _undisturbed(steps, ledger), steps.counted
-    steady = steady_seconds(usual, list(steps.waits)[-len(usual) :] if usual else [])
+    waits = list(steps.waits)[-len(usual) :] if usual else []
+    steady, paused = steady_seconds(usual, waits), pauses(usual, waits)
     with Alone(give_way) as alone:
         search_began = time.perf_counter()
         refuse_beside_another(trace.torch)
@@ -227,7 +230,7 @@ def take(
         usual_seconds=sum(usual) / len(usual) if usual else None,
         steady_seconds=steady,
     )
-    value["lost_seconds"] = added_seconds(usual, steady, steps, before)
+    value["lost_seconds"] = added_seconds(usual, steady, steps, before, paused)
     value["spans"] = [[what, round(begin, 6), round(end, 6)] for what, begin, end in spans]
     return value
 
@@ -333,10 +336,23 @@ def steady_seconds(durations: List[float], waits: List[float]) -> Optional[float
     """
     if len(durations) < LEAST_USUAL or len(waits) != len(durations):
         return None
-    rests = [max(0.0, whole - wait) for whole, wait in zip(durations, waits)]
-    longest = LONG_STEP * quantile(sorted(rests), 0.5)
+    rests, longest = _rests(durations, waits)
     steady = [rest for rest in rests if rest <= longest]
     return sum(waits) / len(waits) + sum(steady) / len(steady)
+
+
+def pauses(durations: List[float], waits: List[float]) -> float:
+    """Return the share of these steps that have a pause, which a steady step has not."""
+    if not durations or len(waits) != len(durations):
+        return 0.0
+    rests, longest = _rests(durations, waits)
+    return len([rest for rest in rests if rest > longest]) / len(rests)
+
+
+def _rests(durations: List[float], waits: List[float]) -> Tuple[List[float], float]:
+    """Return what steps took without waits for a loader, and what one without a pause may take."""
+    rests = [max(0.0, whole - wait) for whole, wait in zip(durations, waits)]
+    return rests, LONG_STEP * quantile(sorted(rests), 0.5)
 
 
 def added_seconds(
@@ -344,11 +360,14 @@ def added_seconds(
     steady: Optional[float],
     steps: Steps,
     before: Optional[Tuple[int, float]],
+    paused: float = 0.0,
 ) -> Optional[float]:
     """Return by how much the steps since ``before`` took longer than ``steady`` seconds each.
 
-    ``before`` is a number of steps and when the last of them ended. None where the ``usual`` steps
-    differ too much, or are too few, to tell.
+    ``before`` is a number of steps and when the last of them ended. ``paused`` is the share of
+    steps with a pause of their own, such as each tenth, which reads the loss and waits for all ten.
+    None where a pause is likely among the steps since, and where the ``usual`` steps differ too
+    much, or are too few, to tell.
     """
     counted = steps.counted
     if len(usual) < 8 or steady is None or counted is None or before is None:
@@ -360,6 +379,8 @@ def added_seconds(
     while steps.counted == counted and time.monotonic() < until:
         time.sleep(min(0.01, step / 2))  # for the end of the step in which it was read
     total, end = steps.counted or counted
+    if paused * (total - before[0]) >= LIKELY:
+        return None
     return max(0.0, end - before[1] - (total - before[0]) * step)
 
 

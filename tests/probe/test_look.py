@@ -321,14 +321,16 @@ def test_a_process_without_cuda_has_nothing_to_look_at():
 @pytest.mark.parametrize(
     ("durations", "seconds", "expected"),
     [([0.1] * 20, 1.5, 0.5), ([0.1] * 20, 0.9, 0.0), ([0.1, 0.3] * 10, 1.5, None),
-     ([0.1] * 3, 1.5, None)],
+     ([0.1] * 3, 1.5, None), ([0.1] * 39 + [3.0], 1.5, 0.5),
+     (([0.1] * 9 + [3.0]) * 2, 4.4, None)],  # a checkpoint; a loss that is read at each tenth step
 )  # fmt: skip
 def test_what_it_cost_is_what_the_steps_took_longer(durations, seconds, expected, monkeypatch):
     monkeypatch.setattr(look, "LONGEST_WAIT_SECONDS", 0.0)
     steps = Steps()
     steps.counted = (30, 100.0 + seconds)
-    steady = look.steady_seconds(durations, [0.0] * len(durations))
-    found = look.added_seconds(durations, steady, steps, (20, 100.0))
+    waits = [0.0] * len(durations)
+    steady, paused = look.steady_seconds(durations, waits), look.pauses(durations, waits)
+    found = look.added_seconds(durations, steady, steps, (20, 100.0), paused)
     assert found == (None if expected is None else pytest.approx(expected))
 
 
