@@ -14,7 +14,7 @@ from math import exp, log, sqrt
 from .ranks import median
 
 LATEST = 3
-"""How many of the latest windows a rank is judged by."""
+"""How many of the latest windows a rank is judged by, where these are of 16 s or more."""
 MOST = 15
 """How many windows the noise is estimated from."""
 LEAST = 1.07
@@ -43,29 +43,30 @@ class Slower:
     since: int | None
 
 
-def slower_rank(courses: Sequence[Sequence[float]]) -> Slower | None:
+def slower_rank(courses: Sequence[Sequence[float]], latest: int = LATEST) -> Slower | None:
     """Return the rank that has been slower than the others for some windows, None without one.
 
-    It must be so by more than the noise between windows explains.
+    It must be so by more than the noise between windows explains. ``latest`` is how many of the
+    latest windows it is judged by.
     """
     windows = min((len(course) for course in courses), default=0)
-    if len(courses) < 2 or windows < LATEST or any(x <= 0 for c in courses for x in c):
+    if len(courses) < 2 or windows < latest or any(x <= 0 for c in courses for x in c):
         return None
     logs = [[log(value) for value in course] for course in courses]
-    latest = [sum(course[-LATEST:]) for course in logs]
-    worst = max(range(len(logs)), key=latest.__getitem__)
+    sums = [sum(course[-latest:]) for course in logs]
+    worst = max(range(len(logs)), key=sums.__getitem__)
     others = [course for at, course in enumerate(logs) if at != worst]
     usual = [median(course[at] for course in others) for at in range(windows)]
     excess = [value - middle for value, middle in zip(logs[worst], usual, strict=True)]
-    mean = sum(excess[-LATEST:]) / LATEST
-    if mean < log(LEAST) or min(excess[-LATEST:]) < log(LEAST_EACH):
+    mean = sum(excess[-latest:]) / latest
+    if mean < log(LEAST) or min(excess[-latest:]) < log(LEAST_EACH):
         return None
     moves = [abs(b - a) for course in _apart(logs) for a, b in pairwise(course)]
     both = sqrt(1 + 1 / len(others))
-    error = max(_noise(moves), FLOOR * both) / sqrt(LATEST)
+    error = max(_noise(moves), FLOOR * both) / sqrt(latest)
     if mean < DISTANCE * (1 + FEW / len(moves)) * error:
         return None
-    began = windows - LATEST
+    began = windows - latest
     while began > 0 and excess[began - 1] >= STILL * mean:
         began -= 1
     return Slower(worst, exp(mean), began or None)

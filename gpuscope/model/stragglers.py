@@ -11,7 +11,7 @@ from math import fsum
 from ..store.view import DeviceView, History, HistoryOf, HostView, TrainerView, no_history
 from ..wire.frames import TrainerDef
 from .device_trainings import STARVED, recent_mean
-from .rank_pace import MOST, Slower, slower_rank
+from .rank_pace import LATEST, MOST, slower_rank
 from .ranks import median
 from .stalls import find_stall
 from .step_time import OWN, SPLIT, split_of
@@ -45,10 +45,19 @@ Parts are means of 32 measured steps, two of them a second.
 MEASURED_STEPS, MEASURED_SECONDS = 32, 16.0
 """So many steps, and so long, a reading is the mean of: windows of a lasting difference that are so
 far apart have no step in common, and are as many as there can be."""
+QUICK, QUICK_SECONDS, QUICK_LATEST = "quick_own_seconds", 8.0, 5
+"""The column of what the quickest steps take without waits, how far apart its windows are, and how
+many of the latest a rank is judged by.
+
+Ranks on a CPU share its cores with all that runs there, which delays one step and not the next. At
+a load of 25 on two cores, the means of a healthy rank's work moved by 20 % between windows, and by
+1 % relative to the other rank's where only the quickest third of the steps is compared.
+"""
 JUDGED_SECONDS = 5.0
 """How often a lasting difference is judged again; a screen asks many times a second."""
 MAX_RANKS, MAX_JUDGED = 64, 256
 _Windows = Callable[[int], Sequence[Mapping[str, float]]]
+_Own = Callable[[Sequence[Mapping[str, float]]], Mapping[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +120,12 @@ def straggler(
         lasting = _lasting(living, own, history)
         if lasting is not None and worst not in (None, lasting[0]):
             lasting = None
-    since = None
+    since, quick = None, False
     if lasting is not None:
-        worst, since = lasting
+        worst, since, quick = lasting[0], lasting[1].since, lasting[1].quick
     if worst is None or own[worst] <= 0:
         return None
-    found = _lateness(living, worst, before, history is not no_history)
+    found = _lateness(living, worst, before, history is not no_history, quick)
     if found is None:
         return None
     return replace(found, since=since, wall=_wall(host, since))
@@ -142,19 +151,28 @@ def _windows(living: Sequence[TrainerView], history: HistoryOf) -> _Windows:
     @cache
     def window(number: int) -> Sequence[Mapping[str, float]]:
         if not number:
-            return [split_of(trainer) for trainer in living]
+            return [{**split_of(one), **_quick_of(one)} for one in living]
         return [_split_before(one, history, number * WINDOW_SECONDS) for one in living]
 
     return window
 
 
+def _quick_of(trainer: TrainerView) -> dict[str, float]:
+    found = trainer.number(QUICK)
+    return {} if found is None else {QUICK: found}
+
+
 def _lateness(
-    living: Sequence[TrainerView], worst: int, window: _Windows, has_past: bool
+    living: Sequence[TrainerView],
+    worst: int,
+    window: _Windows,
+    has_past: bool,
+    quick: bool = False,
 ) -> Straggler | None:
     seen: list[tuple[float, float, float, dict[str, float]]] = []
     for number in range(WINDOWS if has_past else 1):
         parts = window(number)
-        own = own_seconds(parts)
+        own = quick_seconds(parts) if quick else own_seconds(parts)
         others = [place for place in own if place != worst]
         if worst not in own or not others:
             break
@@ -166,6 +184,8 @@ def _lateness(
             for part in OWN
         }
         step = own[worst] + max(0.0, parts[worst].get("communication", 0.0))
+        if quick:  # they wait longer in the mean of all steps
+            step = max(step, _whole(parts[worst]))
         seen.append((own[worst], usual, step, more))
     if not seen:
         return None
@@ -175,7 +195,7 @@ def _lateness(
     most = max(OWN, key=excess.__getitem__)
     shares = tuple((longest - least) / whole for longest, least, whole, _ in seen)
     # each rank measures other steps, so one part alone may seem to take more than all of it
-    alone = min(excess[most], work - usual)
+    alone = max(0.0, min(excess[most], work - usual))
     return Straggler(living[worst], work, usual, step, shares, most, alone)
 
 
@@ -237,13 +257,23 @@ def _wall(host: HostView | None, seconds: float | None) -> float | None:
 
 # ── what lasts ──
 
-_judged: dict[tuple[str, ...], tuple[TrainerDef, float, tuple[str, float | None] | None]] = {}
+
+@dataclass(frozen=True, slots=True)
+class _Lasting:
+    """A rank that has been slower for some windows, since when, and whether quick steps say so."""
+
+    key: str
+    since: float | None
+    quick: bool
+
+
+_judged: dict[tuple[str, ...], tuple[TrainerDef, float, _Lasting | None]] = {}
 
 
 def _lasting(
     living: Sequence[TrainerView], own: Mapping[int, float], history: HistoryOf
-) -> tuple[int, float | None] | None:
-    """Return who has been slower for some windows, and since when.
+) -> tuple[int, _Lasting] | None:
+    """Return who has been slower for some windows.
 
     Of those in ``own``, whose wait for the others is known as well as it can be.
     """
@@ -258,28 +288,46 @@ def _lasting(
         if len(_judged) >= MAX_JUDGED:
             _judged.clear()
         kept = _judged[key] = first.definition, now, _judge(ranks, now, own, history)
-    if kept[2] is None:
+    found = kept[2]
+    if found is None:
         return None
-    found, since = kept[2]
-    return next(n for n, trainer in zip(numbers, ranks, strict=True) if trainer.key == found), since
+    places = zip(numbers, ranks, strict=True)
+    return next(n for n, trainer in places if trainer.key == found.key), found
 
 
 def _judge(
     ranks: Sequence[TrainerView], now: float, own: Mapping[int, float], history: HistoryOf
-) -> tuple[str, float | None] | None:
+) -> _Lasting | None:
+    quick = [{QUICK: history(one.id, QUICK, (MOST + 1) * QUICK_SECONDS)} for one in ranks]
+    found = _slower(ranks, now, QUICK_SECONDS, quick, quick_seconds, QUICK_LATEST)
+    if found is not None:
+        return _Lasting(*found, quick=True)
     apart = max(MEASURED_SECONDS, MEASURED_STEPS * median(own.values()))
     courses = [
         {name: history(trainer.id, f"{name}_seconds", (MOST + 1) * apart) for name in SPLIT}
         for trainer in ranks
     ]
+    found = _slower(ranks, now, apart, courses, own_seconds, LATEST)
+    return _Lasting(*found, quick=False) if found is not None else None
+
+
+def _slower(
+    ranks: Sequence[TrainerView],
+    now: float,
+    apart: float,
+    courses: Sequence[Mapping[str, History]],
+    own_of: _Own,
+    latest: int,
+) -> tuple[str, float | None] | None:
+    """Return who is slower by windows that are so far apart, and since when."""
     windows: list[list[float]] = []
     for number in range(MOST):
         moment = now - number * apart
-        then = own_seconds([_split_at(course, moment) for course in courses])
+        then = own_of([_split_at(course, moment) for course in courses])
         if len(then) < len(ranks):
             break
         windows.append([then[at] for at in range(len(ranks))])
-    slower: Slower | None = slower_rank([list(one) for one in zip(*windows[::-1], strict=True)])
+    slower = slower_rank([list(one) for one in zip(*windows[::-1], strict=True)], latest)
     if slower is None:
         return None
     since = None
@@ -297,6 +345,11 @@ def _split_at(course: Mapping[str, History], moment: float) -> dict[str, float]:
         if place >= 0 and (value := one.values[place]) is not None:
             found[name] = value
     return found
+
+
+def quick_seconds(splits: Sequence[Mapping[str, float]]) -> dict[int, float]:
+    """Return what the quickest steps take without the wait for other ranks, by rank."""
+    return {number: parts[QUICK] for number, parts in enumerate(splits) if QUICK in parts}
 
 
 def one_works_longest(ranks: Sequence[TrainerView]) -> bool:
@@ -322,9 +375,14 @@ def own_seconds(splits: Sequence[Mapping[str, float]]) -> dict[int, float]:
     whole = {number: parts for number, parts in enumerate(splits) if "compute" in parts}
     apart = {number: parts for number, parts in whole.items() if "communication" in parts}
     if apart:
-        step = sum(sum(parts.values()) for parts in apart.values()) / len(apart)
+        step = sum(_whole(parts) for parts in apart.values()) / len(apart)
         return {number: step - parts["communication"] for number, parts in apart.items()}
     return {number: sum(parts.get(name, 0.0) for name in OWN) for number, parts in whole.items()}
+
+
+def _whole(parts: Mapping[str, float]) -> float:
+    """Return the mean step of a rank by its parts."""
+    return sum(parts.get(name, 0.0) for name in SPLIT)
 
 
 def _longest(own: Mapping[int, float], least: float) -> int | None:
@@ -343,8 +401,10 @@ def _longest(own: Mapping[int, float], least: float) -> int | None:
 
 def _split_before(trainer: TrainerView, history: HistoryOf, seconds: float) -> dict[str, float]:
     """Return :func:`split_of` as it was some seconds before the last sample."""
+    columns = {**{name: f"{name}_seconds" for name in SPLIT}, QUICK: QUICK}
     course = {
-        name: history(trainer.id, f"{name}_seconds", seconds + WINDOW_SECONDS) for name in SPLIT
+        name: history(trainer.id, column, seconds + WINDOW_SECONDS)
+        for name, column in columns.items()
     }
     now = trainer.sampled_seconds
     if now is None:

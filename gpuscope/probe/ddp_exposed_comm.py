@@ -11,6 +11,10 @@ Of steps that take a third of a second every 100th is one in 30 s, and a rank th
 would be seen minutes later. So DDP is asked to measure one about as often as we read: it waits then
 for the backward pass before, which has mostly ended when the next forward pass begins.
 
+On a CPU a measurement waits for nothing, so there nearly every step is measured. What a step takes
+without its wait is the rank's own work. Ranks on a CPU share its cores with others, which delay one
+step and not the next, so the ranks are compared by their quickest steps: those are delayed least.
+
 The figures are read seldom, and in the thread that steps: then no backward pass holds the lock that
 protects them.
 """
@@ -21,7 +25,7 @@ import sys
 from collections import deque
 from statistics import median
 from time import perf_counter
-from typing import Any, Callable, Deque, List, Optional, Tuple, Union
+from typing import Any, Callable, Deque, List, Optional, Sequence, Tuple, Union
 
 from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
 from . import collectives
@@ -29,8 +33,14 @@ from .on_import import debug
 
 EVERY_SECONDS, ON_CPU_SECONDS = 2.0, 0.5
 """Between two readings. On a CPU nothing waits for a measurement, and its ranks differ more."""
-COST_SHARE = 2000
+COST_SHARE, ON_CPU_COST_SHARE = 2000, 1000
 """After a reading, this many times its duration passes before the next one."""
+QUICK_EVERY_SECONDS = 0.04
+"""Between two measurements on a CPU, where steps are not longer than that."""
+QUICK_WINDOW_SECONDS, QUICK_SHARE, QUICK_ENOUGH = 8.0, 3, 12
+"""Own work is the mean of the quickest of so many of the steps of these seconds, if enough of them
+were measured.
+"""
 WINDOW_SECONDS = 16.0
 """The reading is the median of the measurements of this many seconds."""
 WARM_UP = 3
@@ -52,6 +62,11 @@ _NO_DDP = Unknown(
     "the exposed part",
 )
 _NO_TIMES = Unknown(NOT_SUPPORTED, "this DistributedDataParallel records no times")
+_NO_OWN = Unknown(
+    NOT_SUPPORTED,
+    "the wait of each step is measured where DistributedDataParallel trains on the CPU and each "
+    "step is one of its iterations",
+)
 
 
 class Exposed:
@@ -63,8 +78,11 @@ class Exposed:
 
     def __init__(self) -> None:
         self._recent: Deque[float] = deque(maxlen=int(WINDOW_SECONDS / EVERY_SECONDS))
-        self._next = 0.0
+        self._next = self._next_quick = 0.0
         self._iteration = -1
+        # (when, seconds of a step without its wait)
+        self._own: Deque[Tuple[float, float]] = deque(maxlen=512)
+        self._ahead: Optional[int] = None  # by how many iterations DDP is ahead of our steps
         self._rate = DDP_RATE
         self._rated: Optional[Tuple[int, float]] = None  # (our step, when) at the last rate
         # (iteration of DDP, our step) at the first reading
@@ -75,12 +93,14 @@ class Exposed:
         self._per_step = 1
         self._state = _NO_DDP
 
-    def after_step(self, parallel: List[Any], total: int, now: float) -> None:
+    def after_step(
+        self, parallel: List[Any], total: int, now: float, durations: Sequence[float] = ()
+    ) -> None:
         """Read the measurements after a step. ``parallel`` holds weak references of DDP modules.
 
-        ``total`` is the number of steps so far.
+        ``total`` is the number of steps so far, ``durations`` are how long the last ones took.
         """
-        if now < self._next or not parallel:
+        if now < min(self._next, self._next_quick) or not parallel:
             return
         module = parallel[-1]()
         if module is None:
@@ -93,11 +113,19 @@ class Exposed:
             self._recent = deque(self._recent, maxlen=window)
         try:
             data = module.logger._get_ddp_logging_data()
-            self._look(data.ints_map, total, lambda: _collectives_of_sync(module, data.strs_map))
-            self._adapt_rate(module, total, now, every)
+            if on_cpu and len(durations) > 1:
+                self._look_at_own(data.ints_map, total, now, durations[-2])
+            if now >= self._next:
+                self._look(
+                    data.ints_map, total, lambda: _collectives_of_sync(module, data.strs_map)
+                )
+                self._adapt_rate(module, total, now, QUICK_EVERY_SECONDS if on_cpu else every)
+                self._next = now + max(every, (perf_counter() - begin) * COST_SHARE)
         except Exception:
             self._state = _NO_TIMES
-        self._next = now + max(every, (perf_counter() - begin) * COST_SHARE)
+            self._next = now + every
+        pause = max(QUICK_EVERY_SECONDS / 2, (perf_counter() - begin) * ON_CPU_COST_SHARE)
+        self._next_quick = now + pause if on_cpu else self._next
 
     def reading(self) -> Union[float, Unknown]:
         if not distributed():
@@ -111,6 +139,31 @@ class Exposed:
             )
             return Unknown(NOT_INITIALISED, text)
         return self._state
+
+    def own(self, now: float) -> Union[float, Unknown]:
+        """Return the seconds of a step without its wait, the mean of the quickest of late."""
+        found = sorted(own for at, own in list(self._own) if at > now - QUICK_WINDOW_SECONDS)
+        if len(found) < QUICK_ENOUGH:
+            return _NO_OWN
+        quickest = found[: len(found) // QUICK_SHARE]
+        return sum(quickest) / len(quickest)
+
+    def _look_at_own(self, figures: Any, total: int, now: float, step: float) -> None:
+        """Note how long the step before the last, which took ``step`` seconds, did not wait.
+
+        That is the step that DDP tells of, if it is as far ahead of our steps as ever: it tells of
+        an older one where it has not measured the last, and several of its iterations may be one
+        step of ours.
+        """
+        iteration = int(figures.get("iteration", 0))
+        ahead, usual = iteration - total, self._ahead
+        self._ahead = ahead if usual is None else max(ahead, usual)
+        both = figures.get("backward_comm_time"), figures.get("backward_compute_comm_overlap_time")
+        if ahead != usual or iteration <= WARM_UP or both[0] is None or both[1] is None:
+            return
+        own = step - max(0, both[0] - both[1]) * 1e-9
+        if own > 0 and both[0] > 0:
+            self._own.append((now, own))
 
     def _adapt_rate(self, module: Any, total: int, now: float, every: float) -> None:
         """Have DDP measure as often as it is read, by the pace of the steps since the last time."""

@@ -137,7 +137,7 @@ class Gauges:
             self.tree.after_step(slice_seconds(steps.usual_seconds()))
         self._models(optimizer)
         if primary:
-            self.exposed.after_step(self.finder.parallel, steps.total, now)
+            self.exposed.after_step(self.finder.parallel, steps.total, now, durations)
 
     def _facts(self) -> Dict[str, Scalar]:
         syncs = self.exposed.syncs
@@ -162,9 +162,11 @@ class Gauges:
 
         ``pre_hook`` says whether the hook before optimizer steps is installed.
         """
+        now = time.perf_counter()
         return {
             **self._split(pre_hook),
-            "step_seconds_hour_ago": self._steps.minutes.hour_ago(time.perf_counter()),
+            "quick_own_seconds": self.exposed.own(now),
+            "step_seconds_hour_ago": self._steps.minutes.hour_ago(now),
             "phase": self.phase(),
         }
 

@@ -31,6 +31,7 @@ TRAINER = (
     "optimizer_seconds",
     "communication_seconds",
     "other_seconds",
+    "quick_own_seconds",
 )
 ALLOCATOR = (
     "allocated_bytes",

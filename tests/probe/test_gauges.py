@@ -176,6 +176,34 @@ def test_what_is_not_overlapped_of_ddps_own_figures():
     assert exposed.reading() == pytest.approx(0.008)
 
 
+def test_a_rank_on_a_cpu_tells_what_its_quickest_steps_take_without_their_wait():
+    """DDP tells of a step when the next forward pass has begun: the durations are one ahead."""
+    exposed, module = Exposed(), Parallel()
+    module.device_type = "cpu"
+    waits = [3_000_000, 20_000_000, 1_000_000]
+    assert isinstance(exposed.own(0.0), Unknown)
+    for step in range(1, 61):
+        own = 0.040 if step % 3 == 0 else 0.055
+        module.measured(step - 1, 5_000_000 + waits[step % 3], 5_000_000)
+        durations = [9.9, own + waits[step % 3] * 1e-9, 7.7]
+        exposed.after_step([lambda: module], step, 10.0 + 0.06 * step, durations)
+    assert exposed.own(13.7) == pytest.approx(0.040)
+    module.measured(59, 6_000_000, 5_000_000)
+    for step in range(61, 161):  # DDP has not measured any of these
+        exposed.after_step([lambda: module], step, 10.0 + 0.06 * step, [0.001, 0.001])
+    assert exposed.own(13.7) == pytest.approx(0.040)
+    assert isinstance(exposed.own(30.0), Unknown), "those are too old by then"
+
+
+def test_where_several_iterations_are_a_step_nothing_tells_how_long_each_step_waited():
+    exposed, module = Exposed(), Parallel()
+    module.device_type = "cpu"
+    for step in range(1, 61):
+        module.measured(4 * step, 6_000_000, 5_000_000)
+        exposed.after_step([lambda: module], step, 10.0 + 0.06 * step, [0.05, 0.05])
+    assert isinstance(exposed.own(13.7), Unknown)
+
+
 @pytest.mark.usefixtures("group")
 def test_several_reductions_in_a_step_are_added():
     exposed, module = Exposed(), Parallel()
