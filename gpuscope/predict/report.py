@@ -12,7 +12,7 @@ from ..lab.toggles import BY_NAME, fsdp_given
 from ..snapshot.drawing import BLOCKS, Charset, bar
 from ..text import width as width_of
 from ..text.styled import Line, hang, wrap
-from ..text.units import GIB, MIB, amount_text, bytes_text, error_text, percent_text
+from ..text.units import GIB, MIB, amount_text, bytes_text, count_text, error_text, percent_text
 from .answer import REFERENCE, Answer, Card, Tried
 from .context_memory import ContextMemory
 from .deepspeed import Zero
@@ -170,13 +170,16 @@ def request_words(request: Request) -> list[str]:
     parts += [f"generating with a {request.serve} cache"] if request.serve else []
     parts += [f"{request.resolution} pixels"] if request.resolution else []
     parts += (
-        [f"{request.sharding} over {request.ranks} ranks", *_fsdp(request)]
+        [f"{request.sharding} over {count_text(request.ranks, 'rank')}", *_fsdp(request)]
         if request.sharding != "none"
         else []
     )
     if request.deepspeed:
         zero = Zero.of(request.deepspeed)
-        parts += [zero.kind, f"DeepSpeed stage {zero.stage} over {request.ranks} ranks"]
+        parts += [
+            zero.kind,
+            f"DeepSpeed stage {zero.stage} over {count_text(request.ranks, 'rank')}",
+        ]
     return parts
 
 
@@ -429,8 +432,9 @@ def doubt_text(doubt: Doubt) -> str:
 
 def with_error(figure: Estimate) -> str:
     """Return 4.72 GiB ± 2.1 %; with both sides if they differ: 717 MiB (+3.22 GiB / −10.0 MiB)."""
-    sizes = f"(+{bytes_text(figure.error_bytes)} / −{bytes_text(figure.less_bytes)})"
-    error = sizes if figure.lopsided else f"± {error_text(figure.error_percent)}"
+    more, less = bytes_text(figure.error_bytes), bytes_text(figure.less_bytes)
+    lopsided = figure.lopsided and more != less
+    error = f"(+{more} / −{less})" if lopsided else f"± {error_text(figure.error_percent)}"
     return f"{bytes_text(figure.bytes)} {error}"
 
 

@@ -17,6 +17,7 @@ lies outside torch.
 
 from __future__ import annotations
 
+from ..text.units import count_text
 from .fully_sharded import FullySharded, Policy
 from .request import SHARDINGS, CannotPredict, Doubt
 from .trace import Owner, PhaseMark, Trace
@@ -57,10 +58,11 @@ def sharded(
             "not measured. The others take less."
         )
         return trace, [Doubt("sharding", text, "DataParallel", DOUBT_PERCENT[kind])]
+    every = count_text(ranks, "rank")
     if kind == "ddp":
-        text = f"One of {ranks} ranks was traced, with its buckets, without NCCL's memory."
+        text = f"One of {every} was traced, with its buckets, without NCCL's memory."
         return trace, [Doubt("sharding", text, "", DOUBT_PERCENT[kind])]
-    text = f"One of {ranks} ranks under {kind} is computed from one GPU's training, not traced."
+    text = f"One of {every} under {kind} is computed from one GPU's training, not traced."
     found = _Sharding(trace, kind, ranks, policy).run()
     return found, [Doubt("sharding", text, "", DOUBT_PERCENT[kind])]
 

@@ -14,7 +14,8 @@ import pytest
 from gpuscope.lab.config import LabConfig
 from gpuscope.predict import from_lab_config
 from gpuscope.predict.fully_sharded import GATHER_STREAM, Policy
-from gpuscope.predict.request import CannotPredict, Request
+from gpuscope.predict.report import doubt_text
+from gpuscope.predict.request import CannotPredict, Doubt, Request
 from gpuscope.predict.sharding import sharded
 from gpuscope.predict.trace import Owner, PhaseMark, Trace
 
@@ -208,3 +209,18 @@ def test_what_makes_no_sense_is_said() -> None:
     for kind, ranks in (("zero9", 2), ("ddp", 0)):
         with pytest.raises(CannotPredict):
             sharded(training(), kind, ranks)
+
+
+def test_the_race_inside_nccl_is_told_with_what_to_plan_for() -> None:
+    pytest.importorskip("torch")
+    from gpuscope.predict.tracing import ddp
+
+    doubt = Doubt("sharding", ddp.MAY_KEEP, "nccl watchdog", 9.0, upward=True, replayed=True)
+    said = doubt_text(doubt)
+    assert said.startswith("Two runs of this training may differ by chance")
+    assert said.endswith("Plan for the higher amount. (up to 9 % more)")
+
+
+def test_a_single_rank_is_not_called_ranks() -> None:
+    _, doubts = sharded(training(), "ddp", 1)
+    assert "One of 1 rank was" in doubts[0].text

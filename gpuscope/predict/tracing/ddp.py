@@ -37,14 +37,13 @@ IN_FLIGHT = 2
 """How many flat copies are broadcast at the same time."""
 SHELF_SINCE = (2, 8)
 """The first torch in which NCCL keeps tensors itself; before, the allocator delays their reuse."""
-KEPT = (
-    "NCCL keeps tensors that DDP has dropped into the next backward pass, unless its watchdog "
-    "thread, which looks every 100 ms, has looked before."
+_BY_CHANCE = (
+    "Two runs of this training may differ by chance: NCCL lets go of tensors that DDP has dropped "
+    "either before the next backward pass or after it."
 )
-MAY_KEEP = (
-    "NCCL may keep tensors that DDP has dropped into the next backward pass, if its watchdog "
-    "thread, which looks every 100 ms, has not looked before."
-)
+KEPT = f"{_BY_CHANCE} The higher amount is predicted."
+MAY_KEEP = f"{_BY_CHANCE} Plan for the higher amount."
+"""That is when its watchdog thread looks, every 100 ms."""
 
 
 @dataclass(frozen=True)
