@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .fakes import DEVICE, HALVES
+from .fakes import DEVICE
 from .recorder import Recorder, operator_name
-from .same_types import check_tensors
+from .same_types import HALVES, check_tensors
 
 if TYPE_CHECKING:
     from .fakes import Fakes

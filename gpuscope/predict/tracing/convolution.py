@@ -19,9 +19,9 @@ from . import multiprocessors
 from .convolution_rules import OF_MODELS, relaid, transforms
 from .convolution_scratch import scratch_bytes
 from .convolution_sizes import SIZES, Shape
-from .fakes import HALVES
 from .recorder import Recorder
 from .reductions import buffer_bytes
+from .same_types import HALVES
 
 if TYPE_CHECKING:
     from .fakes import Fakes

@@ -23,12 +23,11 @@ from torch.utils._pytree import tree_map
 from ..request import Doubt
 from . import data_dependent, known_values, same_types, value_statistics
 from .recorder import BACKWARD, Recorder, operator_name
+from .same_types import HALVES
 
 DEVICE = torch.device("cpu", 0)
 """The device that takes the GPU's place."""
 HOST = torch.device("cpu")
-HALVES = (torch.float16, torch.bfloat16)
-"""The types of half precision."""
 _META = torch.device("meta")
 _NO_HALVES_ON_HOST = re.compile("not implemented for '(?:BFloat16|Half)'")
 SPARSE = ("Sparse tensors are counted as the dense tensors they were made from.", 3.0)

@@ -13,9 +13,10 @@ import torch
 from torch._guards import TracingContext
 from torch._prims_common import suggest_memory_format
 
-from .fakes import DEVICE, HALVES
+from .fakes import DEVICE
 from .recorder import Recorder
 from .reductions import buffer_bytes
+from .same_types import HALVES
 
 if TYPE_CHECKING:
     from .fakes import Fakes

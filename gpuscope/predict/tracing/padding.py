@@ -21,9 +21,9 @@ import torch
 
 from ...model.card_peaks import card_named
 from ..request import Doubt
-from .fakes import HALVES
 from .kernel_timing import flushed
 from .replaced import Replaced
+from .same_types import HALVES
 
 CARDS = {
     (8, 0): "NVIDIA A100-SXM4-40GB",

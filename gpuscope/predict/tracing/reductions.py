@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from . import multiprocessors
-from .fakes import HALVES
 from .recorder import Recorder
+from .same_types import HALVES
 
 aten = torch.ops.aten
 _WARP = 32

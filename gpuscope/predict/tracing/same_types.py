@@ -50,7 +50,8 @@ _LABELS = (torch.int64, torch.uint8)
 _TABLES = (aten.embedding.default,)
 _LOOKS_UP = frozenset((*_TABLES, *_OF_LABELS))
 
-_HALVES = (torch.float16, torch.bfloat16)
+HALVES = (torch.float16, torch.bfloat16)
+"""The types of half precision."""
 _WIDE = frozenset(
     getattr(getattr(aten, name), overload)
     for overload, names in {
@@ -115,7 +116,7 @@ def check(func: Any, args: tuple[Any, ...], compiled: bool = False) -> None:
     if func in _FOURIER:
         _look_at_sizes(func, args)
     if func in _WIDE or func in _OF_HALF_COMPLEX:
-        refused = _HALVES if func in _WIDE else (torch.complex32,)
+        refused = HALVES if func in _WIDE else (torch.complex32,)
         for one in args:
             if isinstance(one, torch.Tensor) and one.dtype in refused:
                 name = func.overloadpacket.__name__.strip("_")

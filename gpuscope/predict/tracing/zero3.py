@@ -123,7 +123,7 @@ class Stage3:
     def __init__(
         self, zero: Zero, ranks: int, model: nn.Module, optimizer: Any, fakes: Fakes
     ) -> None:
-        self._zero, self._ranks, self._fakes, self._model = zero, ranks, fakes, model
+        self._zero, self._ranks, self._fakes = zero, ranks, fakes
         self.optimizer = optimizer
         self._gathering, self._reducing = (GATHERING, REDUCING) if zero.overlap else (0, 0)
         self._shares = {id(one): _Share(one, ranks) for one in model.parameters()}
