@@ -269,7 +269,8 @@ def by_module(answer: Answer, width: int) -> list[Line]:
         out.append([_share(size, whole, unit), (text, "text")])
     rest = sum(size for _, size in named[MOST_MODULES:])
     if rest:
-        out.append([_share(rest, whole, unit), (f"{len(named) - MOST_MODULES} others", "muted")])
+        others = count_text(len(named) - MOST_MODULES, "other")
+        out.append([_share(rest, whole, unit), (others, "muted")])
     return out
 
 
@@ -312,7 +313,10 @@ def alike(modules: Mapping[str, int]) -> list[tuple[str, int]]:
 
 def joined(module: str) -> str:
     """Return a module's name with ``*`` for each number."""
-    return ".".join("*" if part.isdigit() else part for part in module.split("."))
+    parts = module.split(".")
+    if all(part.isdigit() for part in parts):
+        return module  # the layers of a Sequential have no other names
+    return ".".join("*" if part.isdigit() else part for part in parts)
 
 
 def where(answer: Answer) -> list[Line]:

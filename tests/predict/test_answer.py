@@ -520,3 +520,8 @@ def test_the_tables_of_a_small_model_are_in_mib() -> None:
 )
 def test_the_answer_names_the_settings_that_it_is_for(settings, words):
     assert report.request_words(Request("hand", **settings)) == words
+
+
+def test_modules_that_differ_in_numbers_are_joined_unless_they_have_no_other_name():
+    sizes = {"blocks.0.mlp": 3, "blocks.1.mlp": 4, "0": 5, "2": 6, "1.0": 1}
+    assert report.alike(sizes) == [("blocks.*.mlp", 7), ("2", 6), ("0", 5), ("1.0", 1)]
