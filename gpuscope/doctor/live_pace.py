@@ -53,6 +53,7 @@ def slower(scene: LiveScene, job: JobView) -> Findings:
         else "info",
         evidence=tuple(evidence),
         where=place(scene, told.trainer),
+        verify=f"gpuscope why {told.trainer.definition.pid}",
         rank=1 - change.before / change.after,
     )
     yield effects.of_share(finding, finding.rank, "all of the time by which steps became longer")

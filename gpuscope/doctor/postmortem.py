@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..text.clock import SECOND, clock_text
 from ..wire.clean import clean
-from .finding import EndedTrainer, Finding, Report
+from .finding import EndedTrainer, Finding, Fix, Report
 
 if TYPE_CHECKING:
     from ..store.view import History, HostView, JobView
@@ -133,7 +133,7 @@ class _Watcher:
         out = Report()
         for findings in self._said.values():
             out += Report(
-                findings=tuple(map(_without_live_fixes, findings.findings)),
+                findings=tuple(_of_the_past(one, path) for one in findings.findings),
                 abstained=findings.abstained,
             )
         host = self._store.view().host
@@ -163,6 +163,13 @@ def _end_of(host: HostView, job: JobView) -> str:
     return clean(f"{who}{pid}{when}, {end.sentence}{f' · {state}' if state else ''}", 600)
 
 
-def _without_live_fixes(finding: Finding) -> Finding:
-    """Returns the finding without what could only have been done while the trainer ran."""
+def _of_the_past(finding: Finding, path: Path) -> Finding:
+    """Returns the finding without what could only have been done while the trainer ran.
+
+    Why steps became slower could then be looked for on its host; now only the file tells.
+    """
+    if finding.cause == "live.slower":
+        file = shlex.quote(str(path))
+        why = Fix(title="See where the time of a step went", command=f"gpuscope why {file}")
+        return replace(finding, fixes=(why,), verify=f"gpuscope replay {file}")
     return replace(finding, fixes=tuple(fix for fix in finding.fixes if not fix.now), verify="")

@@ -23,6 +23,7 @@ def test_it_says_since_when_how_much_and_what_changed():
     assert finding.title == f"Steps take {model.times}", "the doctor says what all screens say"
     assert re.search(r"1\.[56]\d times as long since \d\d:\d\d", finding.title)
     assert finding.pitfall == "slower-since"
+    assert re.fullmatch(r"gpuscope why \d+", finding.verify)
     assert finding.severity == "warning"
     told_by = {one.text: one.source for one in finding.evidence}
     assert told_by["at that time: clock of GPU 0 1980 MHz → 1200 MHz"] == "nvml"

@@ -15,10 +15,13 @@ from typing import Any
 import pytest
 
 from gpuscope.cli.commands.doctor import targets as doctor_targets
-from gpuscope.doctor import postmortem, postmortem_oom
-from gpuscope.doctor.finding import Finding
+from gpuscope.doctor import live, postmortem, postmortem_oom
+from gpuscope.doctor.finding import Finding, Report
+from gpuscope.doctor.live_scene import WORDINGS
 from gpuscope.doctor.order import rank
 from gpuscope.doctor.postmortem_oom import OomFacts
+from gpuscope.doctor.report import finish
+from gpuscope.doctor.table import load
 from tests.fakes.probe_client import environment
 from tests.fakes.watched import WATCHED
 from tests.recordings import REDACTED, SHIPPED
@@ -78,6 +81,15 @@ def test_the_shipped_hang_is_told_with_the_names_of_its_files():
         "Hang: rank 1 is stuck at stall_train.py:34 in __getitem__; rank 0 waits for it at "
         "stall_train.py:69 in main"
     )
+
+
+def test_why_an_ended_training_became_slower_is_asked_of_its_file(monkeypatch):
+    slower = WORDINGS.finding("live.slower", {"times": "2.3 times"}, evidence=(), where="pid 1")
+    monkeypatch.setattr(live, "examine", lambda *_: Report(findings=(slower,)))
+    path = REDACTED / "h200-lab.gsr"
+    told = finish(postmortem.examine(path, "recording"), load()).findings[0]
+    assert [fix.command for fix in told.fixes] == [f"gpuscope why {path}"]
+    assert told.verify == f"gpuscope replay {path}"
 
 
 def test_what_is_no_recording_is_a_problem_in_words(tmp_path):
