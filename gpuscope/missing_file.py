@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from .errors import UserError
 from .exit_status import ExitStatus
@@ -13,10 +14,18 @@ _SUFFIXES = (".py", ".gsr", ".box", ".pickle", ".pkl", ".json", ".log", ".txt", 
 
 
 class MissingFile(UserError):
-    """A file that the user names is not there. Every verb says so in the same words."""
+    """A file that the user names is not there. Every verb says so in the same words.
+
+    In a folder that lets this user not in, it may be there: then that is said.
+    """
 
     def __init__(self, path: str) -> None:
         folder = os.path.dirname(path)
+        if closed := _closed_folder(path):
+            why = f"you have no permission to enter the folder {clean(closed)}"
+            then = "repeat this as the owner of that folder, or ask for a copy of the file"
+            super().__init__(f"{clean(path)} cannot be read", why, then, "unreadable")
+            return
         why = f"there is no folder {clean(folder)}" if folder and not os.path.isdir(folder) else ""
         super().__init__(f"there is no file {clean(path)}", why, "check the path", "missing")
 
@@ -25,6 +34,12 @@ class MissingScript(MissingFile):
     """The same where the file was to be started: nothing was, and the command line is wrong."""
 
     exit_status = ExitStatus.USAGE
+
+
+def _closed_folder(path: str) -> str:
+    """Return the first folder of a path that this user may not enter, "" if there is none."""
+    folders = list(map(str, Path(path).absolute().parents))[::-1]
+    return next((one for one in folders if os.path.isdir(one) and not os.access(one, os.X_OK)), "")
 
 
 def is_missing_file(word: str) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from gpuscope.cli import main as cli
 from tests.fakes.in_process import command
 
 
@@ -148,3 +150,17 @@ def test_an_option_like_no_other_gets_an_example(typed, example):
     assert "Did you mean" not in done.stderr
     assert "usage:" not in done.stderr
     assert f"Example: {example}" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["why", "doctor", "replay", "report"])
+def test_a_file_in_a_folder_of_somebody_else_is_not_said_to_be_missing(
+    verb, tmp_path, monkeypatch, capsys
+):
+    closed = tmp_path / "gpuscope-0"
+    closed.mkdir()
+    may = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != closed and may(path, mode))
+    assert cli.main([verb, str(closed / "7-1.box")]) == 3
+    said = capsys.readouterr().err
+    assert f"{closed}/7-1.box cannot be read" in said
+    assert f"Why: you have no permission to enter the folder {closed}" in said
