@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..text.clock import SECOND, clock_text
 from ..wire.clean import clean
-from .finding import EndedTrainer, Finding, Fix, Report
+from .finding import EndedTrainer, Finding, Report
 
 if TYPE_CHECKING:
     from ..store.view import History, HostView, JobView
@@ -169,7 +169,9 @@ def _of_the_past(finding: Finding, path: Path) -> Finding:
     Why steps became slower could then be looked for on its host; now only the file tells.
     """
     if finding.cause == "live.slower":
+        from .postmortem_oom import WORDINGS
+
         file = shlex.quote(str(path))
-        why = Fix(title="See where the time of a step went", command=f"gpuscope why {file}")
-        return replace(finding, fixes=(why,), verify=f"gpuscope replay {file}")
+        fixes = WORDINGS.fixes(["where-time-went"], {"file": file})
+        return replace(finding, fixes=tuple(fixes), verify=f"gpuscope replay {file}")
     return replace(finding, fixes=tuple(fix for fix in finding.fixes if not fix.now), verify="")
