@@ -26,7 +26,8 @@ STEP_CELLS = 9
 class Pace:
     """The steps of one or more ranks, as far as they are known.
 
-    ``fewest`` and ``most`` are the steps that the ranks have ended. ``usual_seconds`` is the median
+    ``fewest`` and ``most`` are the steps that the ranks have ended; one number for ranks that step
+    together, though each was read at another moment. ``usual_seconds`` is the median
     step of the slowest rank and ``mean_seconds`` the mean of the same steps, for what is counted
     per second. Both are the last known ones where the ranks have ``stopped``. ``age_seconds`` is
     how long ago the last step of the rank behind ended.
@@ -68,6 +69,30 @@ class Pace:
         return f"{self.text}, median step {duration_text(self.usual_seconds)} before"
 
 
+APART_SECONDS = 2.0
+"""Of ranks that step together, the readings may be apart by so much: each is of another moment."""
+
+
+def _steps(living: Sequence[TrainerView]) -> list[float]:
+    """Return the steps of the ranks, the fewest of all where the moments of reading explain more.
+
+    Where a rank stands, or may, the steps do not move on between two readings: a difference is one
+    of the ranks.
+    """
+    steps = [n for t in living if (n := t.number("step")) is not None]
+    usual = [n for t in living if (n := t.number("step_seconds"))]
+    if len(steps) < 2 or not usual or any(is_stalled(t) or is_overdue(t) for t in living):
+        return steps
+    reached = [
+        n + min(1.0, (t.number("step_age_seconds") or 0.0) / (t.number("step_seconds") or usual[0]))
+        for t in living
+        if (n := t.number("step")) is not None
+    ]
+    moments = [t.sampled_seconds for t in living if t.sampled_seconds is not None]
+    apart = APART_SECONDS + (max(moments) - min(moments) if moments else 0.0)
+    return [min(steps)] if (max(reached) - min(reached)) * max(usual) <= apart else steps
+
+
 LIKE_THE_BAR = 2.0
 """A time left that differs by more from the trainer's own counts other things than steps."""
 
@@ -98,7 +123,7 @@ def pace_of(ranks: Sequence[TrainerView]) -> Pace:
     They have stopped where the job hangs, or where every one of them is overdue.
     """
     living = running(ranks)
-    steps = [n for t in living if (n := t.number("step")) is not None]
+    steps = _steps(living)
     usual = [n for t in living if (n := t.number("step_seconds")) is not None]
     means = [n for t in living if (n := t.number("step_seconds_mean")) is not None]
     ages = [n for t in living if t.gone is None and (n := t.number("step_age_seconds")) is not None]

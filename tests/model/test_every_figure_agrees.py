@@ -80,8 +80,15 @@ class Scene:
 
 SCENES = [
     Scene("steps", lambda: jobs.ranks(2), "4,119"),
-    Scene("a rank is a step ahead", lambda: changed(jobs.ranks(2), 1, step=4120), "4,119–4,120"),
+    Scene("one is read a step later", lambda: changed(jobs.ranks(2), 1, step=4120), "4,119"),
+    Scene("a rank runs ahead", lambda: changed(jobs.ranks(2), 1, step=4130), "4,119–4,130"),
     Scene("hangs", lambda: jobs.ranks(stalled=True), "4,024", stopped=True),
+    Scene(
+        "hangs a step apart",
+        lambda: changed(jobs.ranks(stalled=True), 3, step=4023),
+        "4,023–4,024",
+        stopped=True,
+    ),
     Scene("evaluates for long", evaluates, "4,119", stopped=True),
 ]
 
