@@ -59,6 +59,8 @@ class TrainerTime:
     """The causes that make it slow, the one whose cure brings most first."""
     readings: tuple[Finding, ...] = ()
     """What the readings of its job's cards show besides; none where a look has shown more."""
+    waits_for: tuple[Finding, ...] = ()
+    """What to do about the rank that this one waits for: nothing of its own comes before that."""
     settings: tuple[str, ...] = ()
     """Settings for debugging and the like that are on in it."""
     standstill: Standstill | None = None
@@ -255,7 +257,7 @@ def _trainer(one: TrainerTime) -> dict[str, Any]:
         ],
         "left_out": [{"since": since, "seconds": seconds} for since, seconds in one.long_steps],
         "causes": _causes(one.judged, one.again, ledger.step_seconds),
-        "readings": [_finding(each, one.again) for each in one.readings],
+        "readings": [_finding(each, one.again) for each in (*one.waits_for, *one.readings)],
         "slower": None
         if slowdown is None
         else {

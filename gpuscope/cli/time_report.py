@@ -47,7 +47,7 @@ def text(ranks: Sequence[TrainerTime], width: int) -> list[str]:
         lines += ["", f"Source: {ledger.looks:,} {SOURCE}.{unasked}"]
     if one.look is not None:
         lines += ["", *look.lines(*one.look, width)]
-    causes = [*(each.finding for each in one.judged), *one.readings]
+    causes = [*one.waits_for, *(each.finding for each in one.judged), *one.readings]
     for number, each in enumerate(causes, 1):
         lines += look.finding_lines(number, each, one.again)
     if one.tune:

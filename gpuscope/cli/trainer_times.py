@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..doctor import live_input, live_states, live_syncs, live_time
+from ..doctor import live_input, live_scene, live_states, live_syncs, live_time
 from ..doctor.finding import Finding
 from ..doctor.live_causes import Judged, of_ledger
 from ..doctor.live_scene import Findings, LiveScene
@@ -83,6 +83,15 @@ def _by_readings(
     return tuple(one for one in found if isinstance(one, Finding) and one.pitfall not in told)
 
 
+def _of_late_rank(scene: LiveScene, trainer: TrainerView, late: LateRank) -> tuple[Finding, ...]:
+    """Return what to do about the rank that this one waits for."""
+    job = scene.host.job_of(trainer)
+    if job is None:
+        return ()
+    found = live_time.of_late_rank(scene, job, live_scene.living(job), late)
+    return tuple(one for one in found if isinstance(one, Finding))
+
+
 def of_trainer(
     trainer: TrainerView,
     host: HostView,
@@ -101,6 +110,7 @@ def of_trainer(
     lost = loss_of(host, trainer, history)
     judged: list[Judged] = []
     readings: tuple[Finding, ...] = ()
+    waits_for: tuple[Finding, ...] = ()
     # a faster step is no answer to a hang, so nothing is judged of it
     if still is not None:
         ledger = time_ledger.until_last_step(trainer, window)
@@ -108,6 +118,8 @@ def of_trainer(
         ledger, scene = time_ledger.of_trainer(trainer, window), LiveScene(host, history)
         judged = of_ledger(scene, trainer, ledger, late)
         readings = _by_readings(scene, trainer, judged)
+        if late is not None and late.trainer.key != trainer.key:
+            waits_for = _of_late_rank(scene, trainer, late)
     script = (definition.script or "").rsplit("/", 1)[-1]
     parts = [script or "a trainer"]
     parts += [f"rank {definition.rank}"] if definition.rank is not None else []
@@ -132,6 +144,7 @@ def of_trainer(
         settings=settings_of(trainer.minutes[-1] if trainer.minutes else {}),
         judged=tuple(judged),
         readings=readings,
+        waits_for=waits_for,
     )
 
 

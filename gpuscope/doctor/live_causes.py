@@ -17,7 +17,7 @@ from ..model.look import Look
 from ..model.rank_times import evened_out
 from ..model.ranks import name_of, subject_of
 from ..model.stalls import find_stall
-from ..model.time_cause import PAUSES, SETTINGS, Cause, Known
+from ..model.time_cause import BARS, PAUSES, SETTINGS, Cause, Known
 from ..model.time_causes import ranked
 from ..model.time_ledger import Row, TimeLedger, recent
 from ..store.view import DeviceView, JobView, TrainerView
@@ -103,18 +103,41 @@ def of_ledger(
 
     Rows that a GPU works beside cost no more than it was idle, where that is known. ``late`` is the
     rank of its job that the others wait for: where that is this one, curing what it does longer
-    than they wins no more than their wait.
+    than they wins no more than their wait. Where it is another one, a cure wins what that rank
+    does of it too, and what it does not do is left out: this rank would only wait longer for it.
     """
     look = scene.look(trainer)
     mine = late if late is not None and late.trainer.key == trainer.key else None
     odd, most = (mine.odd, mine.share) if mine is not None else (None, 1.0)
     causes = evened_out(ranked(ledger, look, known(scene, trainer, ledger, look)), odd, most)
-    judged = (_judged(scene, trainer, ledger, look, cause) for cause in causes)
+    judged = (
+        _judged(scene, trainer, ledger, look, cause, most)
+        for cause in causes
+        if (most := _on_all_ranks(cause, trainer, late)) >= BARS[cause.name].told
+    )
     return sorted((one for one in judged if one is not None), key=lambda one: -one.cause.share)
 
 
+def _on_all_ranks(cause: Cause, trainer: TrainerView, late: LateRank | None) -> float:
+    """Return what share of a step a cure on all ranks wins at most, where this one waits."""
+    if late is None or late.paced is not None or late.trainer.key == trainer.key:
+        return 1.0
+    left, row, clock = 1 - late.share, cause.clock, recent(late.trainer)
+    if row is None or not clock.sure:
+        return left
+    theirs = next((one.share for one in clock.rows if one.name == row.name), 0.0)
+    if late.odd is not None and late.odd.row.name == row.name:
+        theirs -= late.odd.excess_share
+    return max(0.0, min(left, theirs))
+
+
 def _judged(
-    scene: LiveScene, trainer: TrainerView, ledger: TimeLedger, look: Look | None, cause: Cause
+    scene: LiveScene,
+    trainer: TrainerView,
+    ledger: TimeLedger,
+    look: Look | None,
+    cause: Cause,
+    most: float,
 ) -> Judged | None:
     """Return a cause with its finding, None for a wait for input while the GPU works on.
 
@@ -131,7 +154,7 @@ def _judged(
             low=min(cause.low, device.idle),
             high=min(cause.high, device.idle),
         )
-    return _found(scene, trainer, ledger, look, cause, device)
+    return _found(scene, trainer, ledger, look, cause, device, most)
 
 
 def is_of_late_rank(one: Judged) -> bool:
@@ -210,6 +233,7 @@ def _found(
     look: Look | None,
     cause: Cause,
     device: OnDevice | None,
+    most: float,
 ) -> Judged:
     name, confidence = FINDINGS[cause.name]
     if look is None:
@@ -253,6 +277,10 @@ def _found(
             evidence += device.evidence
             severity = severity if device.waits else "info"
             confidence = "definite" if is_measured(trainer) and device.waits else confidence
+    if most < 1:  # another rank is waited for, and has to be cured of it too
+        by, won = f"{cause.cured_by or 'cured'} on all ranks", min(cause.cured_share, most)
+        cause = replace(cause, cured_by=by, cured_share=won)
+        severity = severity if cause.saves >= BARS[cause.name].warned else "info"
     if not _is_sure(ledger, cause):
         severity = "info"
     finding = WORDINGS.finding(

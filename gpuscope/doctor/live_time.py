@@ -96,8 +96,14 @@ def slow_rank(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding on the rank that the others wait for, as grave as what that costs."""
     ranks = steady_ranks(job)
     found = late_rank(ranks, scene.history, scene.host)
-    if found is None:
-        return
+    if found is not None:
+        yield from of_late_rank(scene, job, ranks, found)
+
+
+def of_late_rank(
+    scene: LiveScene, job: JobView, ranks: Sequence[TrainerView], found: LateRank
+) -> Findings:
+    """Yields the same of a rank that is known to be late."""
     slow, paced = found.trainer, found.paced
     if paced is not None:
         yield _late_launches_finding(scene, slow, paced)

@@ -166,16 +166,42 @@ def test_every_surface_names_the_same_rank_with_the_same_gain(moment, surface):
     assert not re.search(r"could be up to .* shorter", said), "a second gain for the same rank"
 
 
-def test_a_rank_that_waits_is_promised_no_shorter_step():
-    frames = job(90.0)
+def both_augment(late_rank_too: bool) -> list[f.Frame]:
+    """Rank 0 spends 30 % on a line of its own while it waits; rank 1 does as well, or not."""
+    frames = job(90.0, 0.5, row="other")
     for frame in frames:
-        if isinstance(frame, f.Event) and frame.id == 300 and frame.data is not None:
-            frame.data["rows"] = "backward 24.0 116|other 18.0 87|forward 18.0 87"
-            frame.data["places"] = "other 18.0 /data/train/train.py:40 augment"
-    host, history = views.seen(frames)
+        if isinstance(frame, f.Event) and frame.data is not None:
+            waits = frame.id == 300
+            rows = "backward 24.0 116|other 18.0 87|forward 18.0 87"
+            late = "other 48.0 232|backward 12.0 58" if late_rank_too else "forward 60.0 290"
+            frame.data["rows"] = rows if waits else late
+            frame.data["places"] = "other 18.0 /data/train/train.py:40 augment" if waits else ""
+    return frames
+
+
+def test_a_rank_that_waits_is_promised_no_shorter_step():
+    host, history = views.seen(both_augment(late_rank_too=True))
     for said in (time_tab(0)(host, history), why_of_the_other(host, history)):
         assert "f rank 0 itself: 30 % of the time" in said, said
-        assert "a step would take" not in said
+        assert "would take" not in said
+
+
+@pytest.mark.parametrize("too", [True, False])
+def test_the_rank_that_is_waited_for_comes_before_what_a_rank_does_that_waits(too: bool):
+    host, history = views.seen(both_augment(late_rank_too=too))
+    waits, late = trainer_times.of_job(host.jobs[0], host, history, 600.0, "gpuscope why")
+    told = time_report.text([waits], 100)
+    numbered = [line for line in told if re.match(r"\d+\. ", line)]
+    assert numbered[0] == "1. Rank 1 keeps the others waiting in every step"
+    document = time_document.document("train.py", [waits])
+    assert document["readings"][0]["pitfall"] == "rank-straggler"
+    assert not late.waits_for
+    # where both do it, a cure on both wins it; else the others are waited for just as long
+    gains = [one.finding.effect.text for one in waits.judged if one.finding.effect is not None]
+    assert [text.partition(" at best")[0] for text in gains] == ["cured on all ranks"] * too
+    assert len(numbered) == 1 + too
+    pitfalls = {one.pitfall for one in live.examine(host, history).findings}
+    assert ("own-code-in-loop" in pitfalls) == too
 
 
 def test_it_is_as_grave_as_what_it_costs_on_any_device():
