@@ -14,6 +14,8 @@ from .watched_host import ProbedTrainer, answer_of
 
 LEAST_SECONDS = 1.0
 """With less time left, no look is begun."""
+RECORDED_SHARE = 0.75
+"""For this share of its time a look records, and then it reads what it has."""
 NO_TIME = "the trainer answered so late that no time was left for it"
 NEXT: tuple[tuple[str, str], ...] = (
     ("another profiler", "the same again, when that profiler has ended"),
@@ -36,6 +38,12 @@ def announce(found: ProbedTrainer) -> None:
     """Say on stderr, before a look, what it costs; nothing where there is no device to look at."""
     if found.trainer.definition.cuda:
         print(f"The GPU trace costs {PRICE} (--no-look: none).", file=sys.stderr, flush=True)
+
+
+def one_step_seconds(found: ProbedTrainer) -> float:
+    """Return in what time a step is traced for sure: after the end of another, and read then."""
+    step = found.trainer.number("step_seconds") or 0.0
+    return LEAST_SECONDS + 2 * step / RECORDED_SHARE
 
 
 async def take(found: ProbedTrainer, seconds: float) -> tuple[Look | None, str]:

@@ -15,11 +15,9 @@ from ..text.units import duration_text
 from .look import LEAST_SECONDS
 from .watched_host import ProbedTrainer, answer_of
 
-STEPS = 2
-"""Counting waits for the end of a step, and is done at the end of the next one."""
 WAITS = "Next: gpuscope, then 3 and w: the Time tab waits for slow steps"
 SLACK = 1.25
-"""The counted step takes longer than the others: so many times the usual time must be left."""
+"""The counted step takes so many times the usual time, as its operators are noted one by one."""
 PRICE = (
     "Counting the FLOPs of one step makes that step longer, once: by about 0.1 s for 5,000 "
     "operators (--no-look: none)."
@@ -31,14 +29,20 @@ def announce() -> None:
     print(PRICE, file=sys.stderr, flush=True)
 
 
+def needed_seconds(found: ProbedTrainer) -> float:
+    """Return how long counting takes at most: it begins at the end of a step, and ends with it."""
+    return (1 + SLACK) * (found.trainer.number("step_seconds") or 0.0)
+
+
 async def take(found: ProbedTrainer, seconds: float) -> tuple[UsefulWork | None, str]:
     """Return what a step of the trainer computes, or None and why that is not known.
 
     ``seconds`` is the time in which a step has to be counted.
     """
-    needed = STEPS * (found.trainer.number("step_seconds") or 0.0)
-    if seconds < SLACK * needed:
-        return None, f"{STEPS} steps take {duration_text(needed)}, too long to wait for. {WAITS}"
+    needed = needed_seconds(found)
+    if seconds < needed:
+        text = f"a step is counted within {duration_text(needed)}, too long to wait for"
+        return None, f"{text}. {WAITS}"
     patience = max(seconds, LEAST_SECONDS)
     late = f"no whole step ended within {duration_text(patience)}. {WAITS}"
     value, problem = await answer_of(found, "work", patience, late)

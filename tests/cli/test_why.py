@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gpuscope.cli import look, one_trainer, trainers_of, work
 from gpuscope.cli import main as cli
-from gpuscope.cli import one_trainer, trainers_of
 from gpuscope.cli.commands import why
 from gpuscope.cli.commands.doctor.live import examine
 from gpuscope.doctor import live
@@ -264,8 +265,43 @@ def test_what_does_not_fit_into_the_time_is_left_out_with_a_sentence(ask, monkey
     said = " ".join(out.split())
     assert status == 1
     assert "No GPU trace was taken: the trainer answered so late that no time was left" in said
-    assert "Useful work: unknown: 2 steps take 1.00 s, too long to wait for" in said
+    assert "Useful work: unknown: a step is counted within 1.12 s, too long to wait for" in said
     assert {name for name, _ in asked} == {"time", "recent"}
+
+
+def asked_in_turn(monkeypatch, step: float, cuda: bool, close: float, whole: float):
+    """Return when a look and a count of a trainer are asked for, and the seconds given to each."""
+    definition = SimpleNamespace(cuda=cuda)
+    one = SimpleNamespace(trainer=SimpleNamespace(definition=definition, number=lambda _: step))
+    began, asked = time.monotonic(), {}
+
+    def takes(name):
+        async def take(found, seconds):
+            asked[name] = time.monotonic() - began, seconds
+            return None, name
+
+        return take
+
+    monkeypatch.setattr(look, "take", takes("look"))
+    monkeypatch.setattr(work, "take", takes("work"))
+    looks, works = asyncio.run(why._look_and_count({7: one}, close, began + whole))
+    assert (looks, works) == ({7: (None, "look")}, {7: (None, "work")})
+    return one, asked
+
+
+@pytest.mark.parametrize(("step", "early"), [(0.01, False), (0.3, True)])
+def test_on_a_cpu_a_slow_step_is_counted_while_samples_are_taken(monkeypatch, step, early):
+    monkeypatch.setattr(why, "AFTER_WORK_SECONDS", 0.0)
+    one, asked = asked_in_turn(monkeypatch, step, False, close=0.4, whole=0.8)
+    assert (asked["work"][0] < 0.4) == early
+    assert asked["work"][1] >= work.needed_seconds(one), "else it is left out"
+
+
+def test_the_trace_of_slow_steps_leaves_time_to_count_one(monkeypatch):
+    one, asked = asked_in_turn(monkeypatch, 1.2, True, close=0.2, whole=8.2)
+    seconds, left = asked["look"][1], 8.2 - why.AFTER_WORK_SECONDS
+    assert look.one_step_seconds(one) <= seconds <= left - work.needed_seconds(one) + 0.01
+    assert asked["work"][0] >= 0.2, "a step that is counted would be in the trace of another rank"
 
 
 def test_a_look_of_before_is_told_where_no_other_is_wanted(ask):

@@ -157,7 +157,7 @@ async def _ask(
 
     from .. import one_trainer
     from ..trainers_of import trainers_of
-    from ..watched_host import NoLook, of_each
+    from ..watched_host import NoLook
 
     until = monotonic() + WHOLE_SECONDS
     one_trainer.check_exists(place, NoAnswer)
@@ -192,14 +192,7 @@ async def _ask(
             line.say(f"looking for {window_text(close)}")
             by_id = {one.trainer.id: one for one in ranks}
             try:
-                left = until - AFTER_LOOK_SECONDS - monotonic()
-                looks, _ = await asyncio.gather(
-                    of_each(by_id, partial(look.take, seconds=left)),
-                    asyncio.sleep(close),
-                )
-                # afterwards: a trainer does one of them at a time
-                left = until - AFTER_WORK_SECONDS - monotonic()
-                works = await of_each(by_id, partial(work.take, seconds=left))
+                looks, works = await _look_and_count(by_id, close, until)
                 again, _ = await _request_ledgers(ranks, 0.0, until, until)
             finally:
                 line.clear()
@@ -216,6 +209,54 @@ async def _ask(
             replace(one, look=looks.get(rank.trainer.id), work=works.get(rank.trainer.id))
             for one, rank in zip(reports, ranks, strict=True)
         ]
+
+
+async def _look_and_count(
+    ranks: Mapping[int, ProbedTrainer], close: float, until: float
+) -> tuple[
+    dict[int, tuple[Look | None, str]],
+    dict[int, tuple[UsefulWork | None, str]],
+]:
+    """Trace the GPU of each rank, and count a step of each, while samples are taken for so long.
+
+    A trainer does one of them at a time, so it counts afterwards, on all ranks in the same steps.
+    Without a GPU there is nothing to trace, and a step that would be too long then is counted
+    while samples are taken.
+    """
+    import asyncio
+
+    from .. import look, work
+    from ..watched_host import of_each
+
+    began, left = monotonic(), until - AFTER_WORK_SECONDS - monotonic()
+
+    def for_look(one: ProbedTrainer) -> float:
+        room = max(left - work.needed_seconds(one), look.one_step_seconds(one))
+        return min(until - AFTER_LOOK_SECONDS - began, room)
+
+    async def traced(one: ProbedTrainer) -> tuple[Look | None, str]:
+        return await look.take(one, for_look(one))
+
+    async def counted(one: ProbedTrainer) -> tuple[UsefulWork | None, str]:
+        return await work.take(one, until - AFTER_WORK_SECONDS - monotonic())
+
+    async def both(
+        one: ProbedTrainer,
+    ) -> tuple[tuple[Look | None, str], tuple[UsefulWork | None, str]]:
+        return await traced(one), await counted(one)
+
+    early = {
+        key: one
+        for key, one in ranks.items()
+        if not one.trainer.definition.cuda and work.needed_seconds(one) > left - close
+    }
+    others = {key: one for key, one in ranks.items() if key not in early}
+    found, looks, _ = await asyncio.gather(
+        of_each(early, both), of_each(others, traced), asyncio.sleep(close)
+    )
+    works = await of_each(others, counted)
+    looks |= {key: seen for key, (seen, _) in found.items()}
+    return looks, works | {key: known for key, (_, known) in found.items()}
 
 
 def _told_of_losses(ranks: Sequence[ProbedTrainer], host: HostView, seconds: float) -> bool:
