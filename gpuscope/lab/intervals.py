@@ -40,12 +40,15 @@ class Interval(NamedTuple):
 
 
 def ratio_text(ratio: float | None, low: float | None = None, high: float | None = None) -> str:
-    """Return a ratio with its interval: ``1.84 × [1.79, 1.90]``."""
+    """Return a ratio with its interval: ``1.84 × [1.79, 1.90]``.
+
+    Of a wide one neither is told: the mean of two pairs that differ tenfold is that of none.
+    """
     if ratio is None:
         return DASH
-    middle, *ends = ratio_figures(ratio, low, high)
     if is_wide(ratio, low, high):
-        return f"{middle} × ({TOO_FEW})"
+        return TOO_FEW
+    middle, *ends = ratio_figures(ratio, low, high)
     return f"{middle} × [{', '.join(ends)}]" if ends else f"{middle} ×"
 
 
