@@ -52,6 +52,7 @@ COLUMNS: tuple[tuple[str, int, int], ...] = (
     ("gpu", 8, 60),
     ("step", 9, 0),
     ("pace", 10, 0),
+    ("p95", 9, 150),
     ("age", 9, 90),
     ("eta", 12, 100),
     ("loss", 8, 70),
@@ -59,7 +60,6 @@ COLUMNS: tuple[tuple[str, int, int], ...] = (
     ("memory", 18, 0),
     ("left", 10, 0),
     ("peak", 10, 150),
-    ("p95", 9, 150),
     ("done", 16, 150),
 )
 """Column, cells, and the width of the panel from which it is shown."""
