@@ -320,7 +320,7 @@ async def test_charts_begin_with_what_the_driver_sampled_and_say_so():
         await until(pilot, "(first 20 s: the driver")
         past = session.history(session.host.devices[0].id, "utilization_percent", 60.0)
         assert past.values[:20] == (44.0,) * 20
-        await until(pilot, "Memory over 45 s, GiB ")
+        await until(pilot, "Memory over 1 min, GiB ")
     agent = [args for name, args in source.asked if name == "recent" and not args]
     assert agent == [{}], "the agent is asked once"
 
