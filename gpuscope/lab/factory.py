@@ -151,8 +151,10 @@ def checked(name: str, loss: object) -> Tensor:
     Raises :class:`BadFactory` for anything else.
     """
     if not isinstance(loss, Tensor):
+        # a prediction has a class of its own for a number that was read from a tensor
+        kind = "a float (loss.item()?)" if isinstance(loss, float) else _type(loss)
         raise _wrong(
-            name, f"forward() returned {_type(loss)}, not the loss as a tensor.", part="forward()"
+            name, f"forward() returned {kind}, not the loss as a tensor.", part="forward()"
         )
     if loss.numel() != 1 or not loss.is_floating_point():
         what = f"a tensor of shape {tuple(loss.shape)} and type {loss.dtype}"

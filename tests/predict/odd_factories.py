@@ -382,3 +382,18 @@ def derivative_forwards(batch: int, device: Any) -> Made:
         return torch.func.vmap(laplacian)(points).square().mean()
 
     return _made(device, forward)
+
+
+def number_for_a_loss(batch: int, device: Any) -> Made:
+    return _made(device, lambda model: model(torch.zeros(batch, 64, device=device)).sum().item())
+
+
+def backward_inside(batch: int, device: Any) -> Made:
+    """The training loop goes backward after ``forward()``, which has done so itself."""
+
+    def forward(model: nn.Module) -> Any:
+        loss = model(torch.zeros(batch, 64, device=device)).sum()
+        loss.backward()
+        return loss
+
+    return _made(device, forward)

@@ -129,6 +129,8 @@ def test_values_that_nobody_has_are_doubts(tracer: Tracer) -> None:
         ("exits", "factory_failed", "SystemExit"),
         ("two_things", "factory_failed", "not (model, optimizer, forward)"),
         ("vector_loss", "factory_failed", "not a scalar loss"),
+        ("number_for_a_loss", "factory_failed", "returned a float (loss.item()?), not the loss"),
+        ("backward_inside", "factory_failed", "leave backward() out of forward()"),
         ("mixed_devices", "factory_failed", "same device"),
         ("mixed_devices", "factory_failed", "cpu and cuda:0"),
         ("mixed_devices", "factory_failed", "x.to(device)"),

@@ -142,6 +142,13 @@ def _known(request: Request, error: BaseException) -> CannotPredict | None:
             f"cross-entropy takes classes as int64, and gets {text}.",
             "labels.long()",
         )
+    if "backward through the graph a second time" in text:
+        return CannotPredict(
+            f"{request.model} goes backward twice through the same tensors.",
+            f"{kind}: {text}",
+            "leave backward() out of forward(), which returns the loss; and detach() what one step "
+            "keeps for the next",
+        )
     if _TWO_TYPES.search(text):
         return CannotPredict(
             f"{request.model} fails in its first step{at}.",
