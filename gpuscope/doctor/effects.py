@@ -193,12 +193,15 @@ def _batch(amounts: Amounts) -> Effect | None:
     if room < _LEAST_BYTES:
         return None
     parts = math.ceil(amounts.requested / room)
+    # a free piece of the cache may be larger; only a snapshot tells how large they are
+    unknown = amounts.largest_free is None and (amounts.cached or 0.0) > amounts.free
+    least = "at least " if unknown else ""
     return Effect(
-        text=f"the largest request that fits is {bytes_text(room)}, "
+        text=f"the largest request that fits is {least}{bytes_text(room)}, "
         f"{percent_text(room / amounts.requested)} of this one: if the "
         f"{bytes_text(amounts.requested)} were an activation, "
-        f"{'half' if parts == 2 else f'1/{parts} of'} the batch would fit; torch does not say what "
-        "it was",
+        f"{least}{'half' if parts == 2 else f'1/{parts} of'} the batch would fit; torch does not "
+        "say what it was",
         bound="about",
     )
 

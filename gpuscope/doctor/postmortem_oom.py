@@ -17,7 +17,10 @@ from .wordings import Wordings
 
 WORDINGS = Wordings("postmortem")
 OUTSIDE_SHARE, OUTSIDE_BYTES = 0.20, 1.5 * GIB
-FRAGMENTED = 0.10
+FRAGMENTED, LARGE = 0.10, 0.01
+"""Shares of the device: of cached memory, and of the request, of which one is needed to speak of
+fragmentation. A small request that fails in a small cache is one of many that would fail next.
+"""
 PART = 0.35
 """Reducing the optimizer state is advised first where it is this share of the allocated bytes."""
 SMALL = 64 * MIB
@@ -40,11 +43,10 @@ class OomFacts(effects.Amounts):
 
 def judge(facts: OomFacts) -> list[Finding]:
     """Returns the findings about one error, the likeliest first, and always at least one."""
+    if facts.cached is None:
+        facts = replace(facts, cached=_difference(facts.reserved, facts.allocated))
     found = [*_causes(facts)] or [_full_card(facts)]
-    cached = facts.cached
-    if cached is None:
-        cached = _difference(facts.reserved, facts.allocated)
-    amounts = replace(facts, cached=cached, outside=_outside_bytes(facts))
+    amounts = replace(facts, outside=_outside_bytes(facts))
     return [effects.of_memory(finding, amounts) for finding in found]
 
 
@@ -185,7 +187,8 @@ def _fragmentation(facts: OomFacts) -> Finding | None:
         or "expandable_segments:True" in facts.settings
     ):
         return None
-    if facts.cached < facts.requested or facts.cached < FRAGMENTED * facts.total:
+    much = facts.cached >= FRAGMENTED * facts.total
+    if facts.cached < facts.requested or not (much or facts.requested >= LARGE * facts.total):
         return None
     if facts.largest_free is not None and facts.largest_free >= facts.requested:
         return None

@@ -81,6 +81,9 @@ def test_the_batch_is_only_promised_what_follows():
     assert told.freed_bytes is None
     assert "the largest request that fits is 4.00 GiB, 67 % of this one" in told.text
     assert "torch does not say what it was" in told.text
+    told = of_log("reduce-batch-size", "6.00 GiB", "27.50 GiB", "22.00 GiB", "5.10 GiB")
+    assert "the largest request that fits is at least 4.00 GiB" in told.text
+    assert "at least half the batch would fit" in told.text, "a free piece may be of 5.1 GiB"
     known = effect(
         "reduce-batch-size",
         allocated=20 * GIB,

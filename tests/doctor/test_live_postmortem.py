@@ -230,6 +230,12 @@ CARD = 80 * GIB
         ),
         (
             OomFacts(
+                requested=2 * GIB, free=GIB, total=CARD, allocated=75 * GIB, reserved=78 * GIB
+            ),
+            "expandable-segments",
+        ),
+        (
+            OomFacts(
                 requested=2 * GIB,
                 free=1 * GIB,
                 total=CARD,

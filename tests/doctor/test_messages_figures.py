@@ -87,6 +87,11 @@ CASES = {
         "expandable-segments",
         "3.00 GiB reserved but unallocated, 90.0 MiB asked for",
     ),
+    "oom.fragmentation.would-fit": (
+        say.oom("2.5", **{**FULL, "asked": 500 * MIB, "spare": 600 * MIB}),
+        "expandable-segments",
+        "600 MiB reserved but unallocated, 500 MiB asked for: in one piece it would have fit",
+    ),
     "oom.fragmentation.beside-others": (
         say.oom("2.5", **{**FULL, "held": GIB, "spare": 3 * GIB}, own=21 * GIB),
         "expandable-segments",

@@ -279,6 +279,24 @@ def test_the_hint_alone_is_no_fragmentation():
         ]
 
 
+@pytest.mark.parametrize(
+    ("form", "asked", "likely"),
+    [
+        ("2.5", 2 * GIB, True),
+        ("2.5", 5 * GIB, False),  # more than is unallocated
+        ("2.5", 512 * MIB, False),  # the next of many small ones would fail
+        ("1.10", 2 * GIB, False),  # has no expandable segments
+    ],
+)
+def test_as_much_unallocated_as_was_asked_for_is_likely_fragmentation(form, asked, likely):
+    told = say.oom(
+        form, asked=asked, total=140 * GIB, held=134 * GIB, free=255 * MIB, spare=4 * GIB
+    )
+    one = first(told)
+    wanted = "expandable-segments" if likely else "reduce-batch-size"
+    assert (one.pitfall, one.confidence) == (wanted, "likely")
+
+
 def test_idle_graph_pools_are_no_fragmentation():
     told = say.oom(
         "2.3",

@@ -32,6 +32,11 @@ FRAGMENTED_SHARE, FRAGMENTED_OUTSIDE = 0.10, 0.15
 
 The first is the least memory that is reserved but unused, the second the most that others hold.
 """
+LARGE_SHARE = 0.01
+"""The share of the device from which on a request is not one of many that would fail next.
+
+Where a smaller one fails although as much is unallocated, the device is simply full.
+"""
 GIANT_SLOPE, GIANT_MOST = 0.38, 0.40
 """How the weight of a too large request grows with its share of the device, and its limit.
 
@@ -162,6 +167,12 @@ class _Arithmetic:
         rule = ""
         if alone and enough and outside < FRAGMENTED_OUTSIDE * total:
             rule = "oom.fragmentation"
+        elif (
+            alone
+            and idle >= requested >= LARGE_SHARE * total
+            and outside < FRAGMENTED_OUTSIDE * total
+        ):
+            rule = "oom.fragmentation.would-fit"
         elif not alone and enough:
             rule = "oom.fragmentation.beside-others"
         elif idle >= 0.08 * total or (idle >= requested and idle >= 0.04 * total):
