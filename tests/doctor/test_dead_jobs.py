@@ -16,6 +16,8 @@ from gpuscope.doctor.dead import excerpt
 from gpuscope.doctor.dead.collect import read_job
 from gpuscope.doctor.dead.first_failure import judge
 
+from . import message_templates as say
+
 BEGIN = 1_795_700_000.0
 
 
@@ -656,3 +658,41 @@ def test_what_is_missing_is_said_with_what_to_set(folder):
     assert [line.text for line in one.evidence][3].startswith("rank 3: ")
     assert "gpuscope run --on-call train.py" in [fix.command for fix in one.fixes]
     assert "TORCH_FR_BUFFER_SIZE" in " ".join(one.missing for one in found.abstained)
+
+
+@pytest.mark.parametrize(
+    ("error", "evidence", "first_fix"),
+    [
+        (
+            say.oom(
+                "2.5",
+                asked=2 * say.GIB,
+                total=140 * say.GIB,
+                held=134 * say.GIB,
+                free=255 * say.MIB,
+                spare=4 * say.GIB,
+            ),
+            "The allocator's free memory is fragmented (likely)",
+            "expandable_segments:True",
+        ),
+        (
+            "FloatingPointError: loss is nan at step 13, stopping",
+            "A check of the training found a loss that is not finite (likely)",
+            "set_detect_anomaly",
+        ),
+    ],
+)
+def test_one_exception_is_one_finding_with_all_that_is_known_of_it(
+    folder, error, evidence, first_fix
+):
+    path = folder(
+        rank0__log=steps(0) + traceback(0, LOST, function="main", inner=REDUCE),
+        rank1__log=steps(1) + traceback(1, error),
+    )
+    found = report.finish(dead.examine([path], "job"), table.load()).findings
+    codes = [(fix.code, fix.environment) for one in found for fix in one.fixes if not fix.now]
+    assert len(codes) == len(set(codes)), "no fix is told twice"
+    assert evidence in [one.text for one in found[0].evidence]
+    assert not [one for one in found[1:] if one.evidence and error[:40] in one.evidence[0].text]
+    later = [fix for fix in found[0].fixes if not fix.now]
+    assert first_fix in later[0].code + later[0].environment

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ...wire.clean import clean
 from .. import table
-from ..finding import Exhibit, Finding, Fix, Report
+from ..finding import Evidence, Exhibit, Finding, Fix, Report
 from ..wordings import Wordings
 from .find import are_of_one_job, is_of_a_job
 
@@ -41,6 +41,8 @@ _OWN_FIXES_ONLY = frozenset(("dead.finished", "dead.killed"))
 """Causes for which the fixes of the pitfall would be a guess, or are of something else."""
 _SAY_MORE = frozenset(("oom.request-over-capacity",))
 """Causes in the text of the first suspect whose advice contradicts that of its pitfall."""
+_BETTER_ADVICE = frozenset(("oom.fragmentation",))
+"""Causes in the text of the first suspect whose fix comes before those of its pitfall."""
 _RANKED = (b"[rank", b"local_rank", b"Watchdog caught", b"[default", b"exitcode")
 _KINDS = {
     "text": "logs",
@@ -93,6 +95,10 @@ def examine(paths: Sequence[Path], name: str, here: bool = True) -> Report:
     closer = _of_text(judged.suspects)
     if any(one.cause in _SAY_MORE for one in closer.findings):
         report = replace(report, findings=(_only_to_read(report.findings[0]), *report.findings[1:]))
+    if report.findings:
+        first, apart = _with_text(report.findings[0], closer.findings)
+        report = replace(report, findings=(first, *report.findings[1:]))
+        closer = Report(findings=apart)
     report += closer + _of_snapshots(job.files)
     if job.attempts > 1:
         before = first_failure.judge(read_files(job.files, name, attempt=job.attempts - 2))
@@ -184,6 +190,33 @@ def _of_text(suspects: Iterable[Suspect]) -> Report:
         if one.confidence != "prior"
     )
     return Report(findings=known)
+
+
+def _with_text(first: Finding, closer: Sequence[Finding]) -> tuple[Finding, tuple[Finding, ...]]:
+    """Return the first finding with what the rules for messages say of the same, and the others.
+
+    They speak of one exception: what has the same advice, or better one, is no finding of its own.
+    """
+    apart = []
+    for one in closer:
+        if one.pitfall != first.pitfall and one.cause not in _BETTER_ADVICE:
+            apart.append(one)
+            continue
+        source = first.evidence[0].source if first.evidence else ""
+        added = [Evidence(f"{one.title} ({one.confidence})", source)]
+        added += [replace(each, source=source) for each in one.evidence[1:]]  # the first is quoted
+        fixes = first.fixes
+        if one.pitfall != first.pitfall:
+            now = tuple(fix for fix in fixes if fix.now)
+            better = table.load()[one.pitfall].fixes_for(one.cause)
+            fixes = (*now, *better[:1], *(fix for fix in fixes if not fix.now))
+        first = replace(
+            first,
+            evidence=(*first.evidence, *added),
+            effect=first.effect or one.effect,
+            fixes=fixes,
+        )
+    return first, tuple(apart)
 
 
 def _only_to_read(finding: Finding) -> Finding:
