@@ -696,3 +696,14 @@ def test_one_exception_is_one_finding_with_all_that_is_known_of_it(
     assert not [one for one in found[1:] if one.evidence and error[:40] in one.evidence[0].text]
     later = [fix for fix in found[0].fixes if not fix.now]
     assert first_fix in later[0].code + later[0].environment
+
+
+def test_what_a_row_of_the_table_has_no_room_for_ends_with_an_ellipsis(folder):
+    error = "ValueError: the shapes of these two batches differ in their last dimension by one"
+    path = folder(rank_0__log=steps(0) + traceback(0, LOST), rank_1__log=traceback(1, error))
+    found = report.finish(dead.examine([path], "job"), table.load())
+    lines = ["".join(text for text, _ in line) for line in report.lines(found, 2, 80)]
+    (row,) = (line for line in lines if line.startswith("▶ "))
+    assert len(row) == 80
+    assert "× ValueError: the shapes" in row
+    assert row.endswith("…")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...text.clock import clock_text
 from ...text.ranges import named_ranges
 from ...text.units import count_text, duration_text
-from ...text.width import beginning, cells, pad
+from ...text.width import cells, cut, pad
 from ...wire.clean import clean
 from .model import Job, Rank, Suspect, Verdict
 from .scene import Scene, ended_text, fatal, own_frame, short, stands_at, waits
@@ -162,7 +162,7 @@ def lines(job: Job, verdict: Verdict, width: int) -> list[Line]:
         style = "title" if row.culprit else "text"
         line: Line = [
             ("▶ " if row.culprit else "  ", "bad"),
-            (pad(beginning(name, room), room), style),
+            (pad(cut(name, room), room), style),
         ]
         used = 2 + room
         if timed and begin is not None and end is not None:
@@ -172,13 +172,13 @@ def lines(job: Job, verdict: Verdict, width: int) -> list[Line]:
             line += [("  ", ""), (pad(_step(row), steps), "muted")]
             used += 2 + steps
         text = clean(row.text, 200)
-        line += [(f"  {row.sign} ", _STYLES[row.sign]), (beginning(text, width - used - 4), style)]
+        line += [(f"  {row.sign} ", _STYLES[row.sign]), (cut(text, width - used - 4), style)]
         out.append(line)
     if len(found) > len(shown):
         out.append([(f"  and {len(found) - len(shown)} more rows: --json", "muted")])
     signs = {row.sign for row in shown}
     legend = "  ".join(f"{sign} {text}" for sign, text in _LEGEND if sign in signs)
-    return [*out, [(beginning("  " + legend, width), "faint")], []]
+    return [*out, [(cut("  " + legend, width), "faint")], []]
 
 
 def _name(row: RanksRow) -> str:
@@ -206,7 +206,7 @@ def _title(job: Job, begin: float | None, end: float | None, width: int) -> Line
         text += f"; the clock of {host}{more} was {duration_text(abs(offset))} {way} the first"
     if job.attempts > 1:
         text += f", attempt {job.attempts} of {job.attempts}"
-    return [("Ranks", "accent"), (beginning(f"  {text}", width - 5), "muted")]
+    return [("Ranks", "accent"), (cut(f"  {text}", width - 5), "muted")]
 
 
 def _span(shown: Iterable[RanksRow]) -> tuple[float | None, float | None]:
