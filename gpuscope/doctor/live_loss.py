@@ -26,6 +26,9 @@ def not_finite(scene: LiveScene, job: JobView) -> Findings:
     evidence = [Evidence(found.reason, "probe" if "log says" not in found.reason else "its log")]
     if found.before:
         evidence.append(Evidence(f"the last finite loss that was seen is {found.before[-1]:.4g}"))
+    if "–" in found.since:
+        text = "its log leaves steps out: the first that is lost is one of these"
+        evidence.append(Evidence(text, "its log"))
     figures: dict[str, object] = {
         "value": "NaN" if found.value == "nan" else "infinite",
         "since": found.place,

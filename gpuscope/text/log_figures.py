@@ -38,6 +38,7 @@ _CELL = re.compile(
 
 EPOCH_HEADER = re.compile(r"Epoch (\d{1,9})/\d{1,9}\s{0,9}$")
 """The line of Keras above the progress bar of an epoch, which itself does not name it."""
+_PLACE = re.compile(r"step ([\d,]+)(.*)")
 
 
 class LogFigures(NamedTuple):
@@ -90,9 +91,11 @@ def figures(text: str) -> LogFigures:
 class LostRun(NamedTuple):
     """The losses at the end of a log that are NaN or infinite, one after the other.
 
-    ``since`` is where the first of them was printed, "" where the log does not say. ``length`` is
-    how many there are; what a progress bar draws again for one step counts once. ``is_whole`` says
-    that the text has no finite loss before them, so that they may have begun earlier.
+    ``since`` is "step 12", or "step 26–50" where the log leaves steps out: the first is one of
+    them, as the last finite loss was printed at step 25. It is "" where the log does not say.
+    ``length`` is how many there are; what a progress bar draws again for one step counts once.
+    ``is_whole`` says that the text has no finite loss before them, so that they may have begun
+    earlier.
     """
 
     since: str
@@ -114,7 +117,17 @@ def lost_run(text: str) -> Optional[LostRun]:
             run, is_whole = [], False
         elif not is_once or not run or place != run[-1]:
             run.append(place)
-    return LostRun(run[0], len(run), is_whole) if run else None
+    finite = next((one[1] for one in reversed(losses) if math.isfinite(one[0])), "")
+    return LostRun(_after(finite, run[0]), len(run), is_whole) if run else None
+
+
+def _after(finite: str, first: str) -> str:
+    """Return in which steps a loss was lost: behind that of the last finite one, to the first."""
+    before, then = _PLACE.fullmatch(finite), _PLACE.fullmatch(first)
+    if before is None or then is None or before[2] != then[2]:
+        return first
+    step, last = (int(found[1].replace(",", "")) for found in (before, then))
+    return f"step {step + 1:,}–{then[1]}{then[2]}" if step + 1 < last else first
 
 
 def _placed_losses(lines: List[str]) -> Iterator[Tuple[float, str, bool]]:

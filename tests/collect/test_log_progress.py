@@ -201,6 +201,11 @@ def test_step_and_loss_come_from_a_log_file_and_follow_it(tmp_path, writer):
     [
         ("step 1 loss 2.0\nstep 2 loss nan\n", ("step 2", 1, False)),
         ("step 1 loss 2.0\nstep 2 loss nan\nstep 3 loss inf\n", ("step 2", 2, False)),
+        ("step 25 loss 2.0\nstep 50 loss nan\nstep 75 loss nan\n", ("step 26–50", 2, False)),
+        ("step 900 loss 2.0\nstep 1000 loss nan\n", ("step 901–1,000", 1, False)),
+        ("step 990 loss 2.0\nstep 10 loss nan\n", ("step 10", 1, False)),  # of another epoch
+        ("Epoch: [3][ 10/5005] Loss 2.0\nEpoch: [3][ 20/5005] Loss nan\n",
+         ("step 11–20 of epoch 3", 1, False)),
         ("step 8 loss nan\nstep 9 loss nan\n", ("step 8", 2, True)),
         ("step 1 loss nan\nstep 2 loss 2.0\n", None),
         ("step 1 loss 2.0\nstep 2 loss 1.9 val_loss nan\n", None),
