@@ -7,8 +7,10 @@ that has just been opened knows of a leak that began long before, and its charts
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
+
+from ..tasks import Tasks
 
 if TYPE_CHECKING:
     from ...store.source import Source
@@ -41,7 +43,7 @@ class Remembered:
         self._ask_probe, self._reach, self._changed = ask, reach, changed
         self._asked: set[str] = set()
         self._hosts: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._turns = asyncio.Semaphore(AT_A_TIME)
 
     def look(self, host: HostView) -> None:
@@ -57,7 +59,7 @@ class Remembered:
         if host.key not in self._hosts and _all_sampled(host):
             self._hosts.add(host.key)
             if not reached[1].capabilities.why_not("recent"):
-                self._begin(self._ask_agent(*reached))
+                self._tasks.begin(self._ask_agent(*reached))
         names = [name for name in PAST_REQUESTS if not reached[1].capabilities.why_not(name)]
         for trainer in host.trainers if names else ():
             key = f"{host.key} {trainer.key}"
@@ -70,12 +72,7 @@ class Remembered:
             for name in names:
                 if name == "growth" and not on_gpu:
                     continue
-                self._begin(self._ask(name, reached[0], host.key, trainer))
-
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+                self._tasks.begin(self._ask(name, reached[0], host.key, trainer))
 
     async def _ask_agent(self, store: Store, source: Source) -> None:
         from ...store.pending_requests import SourceError
@@ -100,8 +97,7 @@ class Remembered:
 
     def close(self) -> None:
         """Nobody waits for an answer any more."""
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.stop()
 
 
 def _all_sampled(host: HostView) -> bool:

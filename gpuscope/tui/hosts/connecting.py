@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from textual.app import App
 
 from ...errors import UsageError
+from ..tasks import Tasks
 from ..widgets.program import program
 from .ssh_dialog import Prompts
 
@@ -52,18 +53,15 @@ class Connector:
         self._prompts = Prompts()
         self._prompts.app = app
         self._ways: Ways | None = None
-        self._work: set[asyncio.Task[None]] = set()
+        self._work = Tasks()
 
     def begin(self, text: str) -> None:
         """Connect to a target in the background, and report the result as a notice."""
-        task = asyncio.get_running_loop().create_task(self._connect(text))
-        self._work.add(task)
-        task.add_done_callback(self._work.discard)
+        self._work.begin(self._connect(text))
 
     def close(self) -> None:
         """Stop asking the user, because the app is closing."""
-        for task in self._work:
-            task.cancel()
+        self._work.stop()
         if self._ways is not None:
             self._ways.close()
 

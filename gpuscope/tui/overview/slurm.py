@@ -5,7 +5,6 @@ Each job's host is asked once a minute, and only while somebody looks.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from ...text.numbers import number
 from ...text.styled import Line, Piece
 from ...text.units import age_text
 from ...wire.clean import clean
+from ..tasks import Tasks
 
 if TYPE_CHECKING:
     from ...store.source import Source
@@ -38,7 +38,7 @@ class SlurmEnds:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._told: dict[tuple[str, str], tuple[float, float | str | None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def notes(self, host: HostView) -> dict[str, Line]:
         """Return the notes by the key of the job, at once, from the answer that came last."""
@@ -61,9 +61,7 @@ class SlurmEnds:
         now = time.monotonic()
         if now - at >= EVERY_SECONDS:
             self._told[key] = now, latest
-            task = asyncio.get_running_loop().create_task(self._ask(source, number))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.begin(self._ask(source, number))
         return latest
 
     async def _ask(self, source: Source, number: str) -> None:

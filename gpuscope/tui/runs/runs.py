@@ -18,6 +18,7 @@ from ...lab.rules import RuleVerdict, check
 from ...lab.toggles import Toggle, Value
 from ...model.cuda_devices import visible_devices
 from ...model.occupants import Occupant
+from ..tasks import Tasks
 from .choices import DeviceChoice, next_value
 from .devices import driver_has_answered, facts, family, occupants, where
 from .ledger_view import Book
@@ -75,7 +76,7 @@ class LabRuns:
         self._worker: LabRun | None = None
         self._known: Started | None = None  # what the last worker said about its torch and device
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._filing: set[asyncio.Task[Any]] = set()
+        self._filing = Tasks()
         self._own: set[int] = set()
         self.stopped: dict[int, str] = {}
         """Processes of ours that the user has stopped, and how."""
@@ -245,8 +246,7 @@ class LabRuns:
         It starts as :meth:`start` does, and waits its time. Who starts a run meanwhile keeps
         that one.
         """
-        self._filing.add(task := asyncio.get_running_loop().create_task(self._start_when_known()))
-        task.add_done_callback(self._filing.discard)
+        self._filing.begin(self._start_when_known())
 
     async def _start_when_known(self) -> None:
         end = asyncio.get_running_loop().time() + HOST_WAIT_SECONDS
@@ -323,9 +323,7 @@ class LabRuns:
             return
         self.stop()
         self.tuning = Tuning(self.config, budget_seconds, self._changed, free_batch, share_gpus)
-        task = asyncio.get_running_loop().create_task(self._tune(self.tuning))
-        self._filing.add(task)
-        task.add_done_callback(self._filing.discard)
+        self._filing.begin(self._tune(self.tuning))
         self._changed()
 
     async def _tune(self, tuning: Tuning) -> None:
@@ -447,9 +445,7 @@ class LabRuns:
         if not document.get("steps"):
             return
         mark = self.repeats.mark if self.repeats is not None and not self.repeats.over else None
-        task = asyncio.get_running_loop().create_task(self._file(run, document, mark))
-        self._filing.add(task)
-        task.add_done_callback(self._filing.discard)
+        self._filing.begin(self._file(run, document, mark))
 
     async def _file(
         self, run: RunView, document: dict[str, Any], mark: tuple[str, int, str] | None
@@ -463,8 +459,7 @@ class LabRuns:
 
     async def filed(self) -> None:
         """Returns when all runs that have ended are written down."""
-        while self._filing:
-            await asyncio.wait(set(self._filing))
+        await self._filing.ended()
 
 
 def run_name(number: int) -> str:

@@ -18,6 +18,7 @@ from ...model.alerts import Alert, Alerts
 from ...process.child import kill_group
 from ...store.view import no_history
 from ...text.units import window_text
+from ..tasks import Tasks
 
 if TYPE_CHECKING:
     from ...model.alerts_settings import AlertSettings
@@ -41,7 +42,7 @@ class AlertWatch:
     def __init__(self, settings: AlertSettings, notices: Notices, live: Callable[[], bool]) -> None:
         self._settings, self._notices, self._live = settings, notices, live
         self._alerts = Alerts(settings)
-        self._running: set[asyncio.Task[None]] = set()
+        self._running = Tasks()
         self._ring = False
 
     @property
@@ -78,9 +79,7 @@ class AlertWatch:
                     f"on_alert was not started: {AT_ONCE} of them are still running", "warn"
                 )
                 return
-            task = asyncio.get_running_loop().create_task(self._run(alert))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            self._running.begin(self._run(alert))
 
     async def _run(self, alert: Alert) -> None:
         argv, most = self._settings.on_alert, self._settings.on_alert_seconds
@@ -114,5 +113,4 @@ class AlertWatch:
 
     def close(self) -> None:
         """Nobody waits any more; what still runs is ended."""
-        for task in self._running:
-            task.cancel()
+        self._running.stop()

@@ -12,6 +12,7 @@ from typing import Any
 from ...snapshot.model import SnapshotDevice
 from ...snapshot.reader import SnapshotError
 from ...text.styled import Line
+from ..tasks import Tasks
 from ..widgets.text import Lines
 
 
@@ -20,7 +21,7 @@ class Answers:
 
     def __init__(self) -> None:
         self._known: dict[object, object] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._drawers: list[Callable[[], None]] = []
 
     def tell(self, draw: Callable[[], None]) -> None:
@@ -31,9 +32,7 @@ class Answers:
         """Ask once. The answer is what ``ask`` returns, or the words of its error."""
         if question not in self._known:
             self._known[question] = None
-            task = asyncio.get_running_loop().create_task(self._keep(question, ask, *what))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.begin(self._keep(question, ask, *what))
 
     def get(self, question: object) -> object:
         """Return the answer, None while there is none."""
@@ -41,8 +40,7 @@ class Answers:
 
     def stop(self) -> None:
         """Wait for nothing any more."""
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.stop()
 
     async def _keep(self, question: object, ask: Callable[..., object], *what: Any) -> None:
         try:

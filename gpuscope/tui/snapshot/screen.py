@@ -7,9 +7,8 @@ stands still, and leaving kills the child.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
@@ -23,6 +22,7 @@ from ...text.styled import Line
 from ...text.units import percent_text
 from ..charts.moments import MomentChart
 from ..shell.keymap import key_of
+from ..tasks import Tasks
 from ..widgets.full_screen import FullScreen, named_path
 from ..widgets.pane import set_title
 from ..widgets.program import program
@@ -93,7 +93,7 @@ class SnapshotScreen(FullScreen):
         self._page = Horizontal(self._lists, self._largest, self._detail, id="page")
         self._report = Report()
         self._table: Mapping[str, Pitfall] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._settling: asyncio.TimerHandle | None = None
         self._left = False
 
@@ -112,7 +112,7 @@ class SnapshotScreen(FullScreen):
 
     def on_mount(self) -> None:
         self.set_focus(self._rows)  # now: the next key may be there already
-        self._start(self._open())
+        self._tasks.begin(self._open())
         self._ticker = self.set_interval(0.25, self._tick)
         self.call_after_refresh(self._show)
 
@@ -121,8 +121,7 @@ class SnapshotScreen(FullScreen):
         self._answers.stop()
         if self._settling is not None:
             self._settling.cancel()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.stop()
         if self._reading is not None:
             self._reading.close()
 
@@ -130,11 +129,6 @@ class SnapshotScreen(FullScreen):
         self.call_after_refresh(self._show)
 
     # ── reading, in threads ──
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _open(self) -> None:
         try:
@@ -476,7 +470,7 @@ class SnapshotScreen(FullScreen):
     def _ask_about_moment(self) -> None:
         device, index = self._device, self._wanted_index()
         if device is not None and index is not None and not self._left:
-            self._start(self._ask_moment(device, index))
+            self._tasks.begin(self._ask_moment(device, index))
 
     def on_live_table_selected(self, event: LiveTable.Selected) -> None:
         event.stop()
@@ -486,7 +480,7 @@ class SnapshotScreen(FullScreen):
         if self._view == "diff" and self._diff is None:
             other = next((path for path in self._files if str(path) == event.key), None)
             if other is not None:
-                self._start(self._ask_diff(other))
+                self._tasks.begin(self._ask_diff(other))
             return
         chosen = self._chosen(device, event.key)
         if isinstance(chosen, Place):
