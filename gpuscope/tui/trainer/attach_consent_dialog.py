@@ -231,6 +231,7 @@ class ConsentDialog(TextDialog):
             log.exception("attaching failed")
             self._came = list(failure("failed", repr(error)))
         self.state = "done"
+        self._before = self._notice()  # it says what is above, in the place of the keys
         self.redraw()
 
     def _hear(self, number: int, text: str) -> None:
