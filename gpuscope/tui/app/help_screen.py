@@ -103,7 +103,7 @@ GLYPHS = (
     ("ok", "ok: working"),
     ("warn", "warning: slower or fuller than necessary"),
     ("bad", "lost, not answering or out of memory"),
-    ("idle", "idle or free"),
+    ("idle", "idle, free or over; of a finding: a hint, or not to be judged"),
     ("shared", "shared by several processes"),
 )
 

@@ -89,8 +89,9 @@ def rank_marks(
     stalled = stalled_ranks(job) if job is not None else {}
     if stalled:
         return {key: (getattr(glyphs, kind), kind) for key, kind in stalled.items()}
-    token = "title" if severity == "info" else SEVERITY_TOKENS[severity]
-    return {worst: (glyph_of(severity, glyphs), token)} if worst else {}
+    if not worst or severity == "info":  # it differs, and nobody waits for it
+        return {}
+    return {worst: (glyph_of(severity, glyphs), SEVERITY_TOKENS[severity])}
 
 
 def worst_of(severity: Severity, late: LateRank | None) -> Severity:
