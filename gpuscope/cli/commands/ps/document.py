@@ -187,8 +187,8 @@ def _trainer(unknowns: Unknowns, path: str, trainer: TrainerView, host: HostView
             f"{path}.measured_step_seconds", _measured_step(readings)
         ),
         **{name: unknowns.value(f"{path}.{name}", _sum(trainer, on_gpu, name)) for name in _SUMMED},
-        "stands": _stands(trainer, host),
-        "where_time_goes": _where_time_goes(trainer, host),
+        "stands": unknowns.value(f"{path}.stands", _stands(trainer, host, readings)),
+        "where_time_goes": _where_time_goes(unknowns, f"{path}.where_time_goes", trainer, host),
         "allocators": [
             _allocator(unknowns, f"{path}.allocators[{position}]", allocator, host)
             for position, allocator in enumerate(on_gpu)
@@ -207,18 +207,22 @@ def _measured_step(readings: Mapping[str, Reading]) -> Reading:
     return round(sum(value for value in parts if isinstance(value, (int, float))), 9)
 
 
-def _stands(trainer: TrainerView, host: HostView) -> str | None:
-    """Return at what a trainer that hangs stands, or for whom it waits; None where it steps."""
-    job = host.job_of(trainer)
-    if not is_stalled(trainer):
-        return None
-    return stands_text(trainer, find_stall(job.trainers) if job is not None else None) or None
+def _stands(trainer: TrainerView, host: HostView, readings: Mapping[str, Reading]) -> Reading:
+    """Return at what a trainer that hangs stands, or for whom it waits; else why nothing does."""
+    job, told = host.job_of(trainer), ""
+    if is_stalled(trainer):
+        told = stands_text(trainer, find_stall(job.trainers) if job is not None else None)
+    return told or readings.get("stall_at", NO_SAMPLE)
 
 
-def _where_time_goes(trainer: TrainerView, host: HostView) -> dict[str, Any] | None:
+def _where_time_goes(
+    unknowns: Unknowns, path: str, trainer: TrainerView, host: HostView
+) -> dict[str, Any] | None:
     """Return what a step is made of, as all surfaces divide it; None where nothing is known."""
     parts = step_parts([trainer], host)
     if parts is None:
+        why = trainer.readings.get("compute_seconds", NO_SAMPLE)
+        unknowns.add(path, why if isinstance(why, Unknown) else NO_SAMPLE)
         return None
     return {
         "of": WALL_CLOCK if parts.of_ledger else STEP,
