@@ -20,6 +20,9 @@ _LOADER = re.compile(
     re.I,
 )
 
+_BACKWARD = "backward"
+"""Within the name of the function of torch in which DDP waits for its collectives."""
+
 
 def standstill(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding on a job that makes no steps, with the rank that holds it up and where."""
@@ -69,6 +72,10 @@ def _finding(
                 "waits for data"
             )
         )
+    elif not alone and at and not waits_in_collective(first) and _BACKWARD not in function:
+        name = "stall.elsewhere"
+        text = f"{name_of(first)} is in no collective: it waits at that line for something else"
+        evidence.append(Evidence(text))
     elif not alone:
         name = "stall.ranks_differ"
     elif first.definition.cuda:
@@ -84,6 +91,7 @@ def _finding(
         {
             "pid": first.definition.pid,
             "stall": stall.text,
+            "at": at,
             "collective": function or "a collective",
         },
         severity="problem",

@@ -330,6 +330,23 @@ def test_a_stall_names_rank_line_and_collective():
     assert "rank 3: last step 47" in text(finding)
 
 
+@pytest.mark.parametrize(
+    ("stuck_at", "first"),
+    [
+        ("/data/train/train.py:12 read_rates", "Find out what train.py:12 waits for"),
+        ("/venv/torch/distributed/distributed_c10d.py:2810 all_reduce", "Make every rank take"),
+        ("/venv/torch/autograd/graph.py:979 _engine_run_backward", "Make every rank take"),
+    ],
+    ids=["in its own code", "in a collective", "in backward"],
+)
+def test_a_rank_that_hangs_in_no_collective_is_asked_what_it_waits_for(stuck_at, first):
+    finding = named(jobs.ranks(stalled=True, stuck_at=stuck_at), "hang-in-collective")
+    later = [fix.title for fix in finding.fixes if not fix.now]
+    assert later[0].startswith(first)
+    assert later[-1].startswith("Make every rank take"), "it may be that too"
+    assert ("rank 3 is in no collective" in text(finding)) == (len(later) > 1)
+
+
 def test_a_hang_is_no_habit_of_the_rank_that_hangs():
     def causes(stalled: bool) -> set[str]:
         frames = jobs.ranks(stalled=stalled)

@@ -72,12 +72,13 @@ def ranks(
     stalled: bool = False,
     leaks: int | None = None,
     slow: int | None = None,
+    stuck_at: str = "/data/train/data.py:88 __getitem__",
 ) -> list[f.Frame]:
     """Return a job of ``count`` ranks, one on each device.
 
-    ``stalled``: rank 3 sleeps in its loader for 48 s, and the others wait. ``leaks``: the memory of
-    that rank grows by 0.18 GiB a step until 3.4 GiB are left of its card, which is a smaller one.
-    ``slow``: the input of that rank is slow.
+    ``stalled``: rank 3 sleeps ``stuck_at``, its loader, for 48 s, and the others wait.
+    ``leaks``: the memory of that rank grows by 0.18 GiB a step until 3.4 GiB are left of its card,
+    which is a smaller one. ``slow``: the input of that rank is slow.
     """
     card = ("NVIDIA H200", views.TOTAL) if leaks is None else SMALL_CARD
     out: list[f.Frame] = [hello(), host_def(), *(gpu(i, *card) for i in range(count))]
@@ -104,7 +105,7 @@ def ranks(
                 )
                 if s > 12:
                     at_line = (
-                        "/data/train/data.py:88 __getitem__"
+                        stuck_at
                         if rank == 3
                         else ("/venv/torch/distributed/distributed_c10d.py:2810 all_reduce")
                     )
