@@ -131,7 +131,7 @@ def _not_found_here(host: HostView, pid: int, verb: str) -> str:
             f"Next: gpuscope {verb} {pid}    again; gpuscope ps    says whether it uses its GPU"
         )
     if is_started_with_us(pid):
-        return f"{not_started_yet(pid)}\nNext: gpuscope {verb} {pid}    again, once it trains"
+        return "\n".join(not_started_yet(pid, verb))
     if (stranger := out_of_reach(pid, verb)) is not None:
         return "\n".join(stranger)
     return (
@@ -178,10 +178,18 @@ def _without_python(pid: int) -> bool:
     return bool(paths) and not any(word in path for word in ("python", "torch") for path in paths)
 
 
-def not_started_yet(pid: int) -> str:
+def not_started_yet(pid: int, verb: str) -> tuple[str, str]:
+    """Return why a probe of ``gpuscope run`` does not listen yet, and what to do next.
+
+    Nothing in a process that only imports torch, or that answers on a CPU, starts its probe
+    (``probe/core.py``). Attaching does, at once.
+    """
     return (
         f"pid {pid} was started with gpuscope run, and its probe has not started yet: it does so "
-        "with the first step of an optimizer of torch."
+        "when CUDA is initialised, with the first step of an optimizer of torch, or after a few "
+        "backward passes if the optimizer is not torch's. Inference on a CPU does not start it.",
+        f"Next: gpuscope {verb} {pid}    again, once it trains; or "
+        f"gpuscope attach {pid} --inject    to start the probe at once",
     )
 
 

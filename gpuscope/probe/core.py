@@ -1,6 +1,10 @@
 """Hold the one probe of a process.
 
-It is armed by the import hook and started by the first step, by CUDA or by ``watch()``.
+It is armed by the import hook. What starts it is the first step of an optimizer of torch, a few
+backward passes without one (``passes.py``), CUDA, ``watch()`` or an attach. A process that imports
+torch for something else (a launcher, a worker that loads data) gets no thread and no socket, and
+neither does one that only runs inference on a CPU: nothing tells it from these without a hook in
+its modules or a thread in all of them.
 
 The probe is kept in ``sys`` under :data:`GUARD`, not in this module, because the installed package
 and the zip that is sent are two copies of this code, and only one of them may run.

@@ -968,7 +968,7 @@ def test_a_probe_is_waited_for_that_has_not_started_yet_or_does_not_answer(
         code, _, errors, _ = ask(str(begun.pid), frames=frames_of(os.getpid()))
         assert (code, time.monotonic() - begin >= 0.3) == (3, True)
         assert "its probe has not started yet" in errors
-        assert f"gpuscope why {begun.pid}    again, once it trains" in errors
+        assert f"gpuscope why {begun.pid}    again, once it trains; or gpuscope attach" in errors
         monkeypatch.setattr(trainers_of, "FIND_SECONDS", 60.0)
         code, _, errors, _ = ask(str(begun.pid), "--no-look", frames=frames_of(os.getpid()))
         assert time.monotonic() - begin < 60, "an answer at once waits for no first step"

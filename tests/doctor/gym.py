@@ -246,6 +246,8 @@ def looked_at(subject: Subject, folder: Path, begun: float = 60.0) -> tuple[Answ
             time.sleep(0.1)
         if subject.named:
             time.sleep(subject.after)
+        if subject.attach:
+            attach(process.pid)
         if subject.look:
             take_a_look(process.pid)
         answer = by_live(subject, process.pid, lambda: process.poll() is None)
@@ -258,6 +260,12 @@ def _own(output: Path) -> str:
     """What the script itself printed: what ``gpuscope run`` says before it is one line."""
     lines = output.read_text(errors="replace").splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("gpuscope:"))
+
+
+def attach(pid: int) -> None:
+    """Start the probe of a process in which nothing starts it; one that has started stays."""
+    words = [sys.executable, "-m", "gpuscope", "attach", str(pid), "--inject", "--yes"]
+    subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment())
 
 
 def take_a_look(pid: int) -> None:

@@ -41,6 +41,8 @@ class Subject:
     """Its device is looked at before the doctor is asked: what it names only a look sees."""
     after: float = 0.0
     """Seconds to wait before the first look: for what only shows in time."""
+    attach: bool = False
+    """The probe of ``gpuscope run`` may not start by itself: it is attached, as the doctor says."""
 
     def argv(self, python: str, words: Sequence[str]) -> list[str]:
         torchrun = [
@@ -165,10 +167,11 @@ class Control:
     nproc: int
     words: dict[str, str]
     alone: bool
+    attach: bool
 
 
 def controls() -> list[Control]:
-    """Those in the folder, as their first lines say: ``Runs: cpu gpu nproc=2 seconds=…``."""
+    """Those in the folder, as their first lines say: ``Runs: attach gpus=1 nproc=2 seconds=…``."""
     found = []
     for script in sorted(HEALTHY.glob("[!_]*.py")):
         head = _HEAD.match(script.read_text(encoding="utf-8"))
@@ -185,6 +188,7 @@ def controls() -> list[Control]:
                 nproc=int(words.pop("nproc", "0")),
                 words=words,
                 alone="alone" in runs,
+                attach="attach" in runs,
             )
         )
     return found
@@ -201,6 +205,7 @@ def of_control(one: Control) -> Subject:
         live_words=("--seconds", one.words.get("seconds", "300")),
         alone=one.alone,
         after=float(one.words.get("after", "4")),
+        attach=one.attach,
     )
 
 

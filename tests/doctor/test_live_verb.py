@@ -125,7 +125,9 @@ def test_a_program_of_gpuscope_run_that_has_not_trained_yet_is_told_as_such(fake
     (problem,) = said.problems
     assert problem.startswith(f"Pid {early.pid} was started with gpuscope run")
     assert "with the first step of an optimizer" in problem
-    assert f"gpuscope doctor {early.pid} again" in problem
+    assert "a few backward passes if the optimizer is not torch's" in problem
+    assert f"gpuscope doctor {early.pid}    again, once it trains" in problem
+    assert f"gpuscope attach {early.pid} --inject    to start the probe at once" in problem
 
 
 @pytest.mark.slow

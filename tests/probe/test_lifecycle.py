@@ -60,6 +60,20 @@ print(state())
     assert output(code) == "(1, 0)\n(2, 1)\n"
 
 
+def test_inference_on_a_cpu_opens_nothing_until_somebody_attaches():
+    out = output(
+        f"{ARMED}{STATE}\n"
+        "for _ in range(20): model(torch.ones(2, 16))\n"
+        "with torch.no_grad():\n"
+        "    for _ in range(20): model.eval()(torch.ones(2, 16))\n"
+        "print(state())\n"
+        "from gpuscope.probe import injected\n"  # what an attach calls
+        "print(injected.begin(lambda: None, 0.0) or state())\n"
+        "import sys; print(sys._gpuscope_probe.idle_seconds)"
+    )
+    assert out == "(1, 0)\n(2, 1)\nNone\n", "and it stays, as gpuscope run was asked to"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "fork"),

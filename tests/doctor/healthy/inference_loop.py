@@ -2,7 +2,7 @@
 
 Cries wolf: no optimizer and not one step, while the memory is held and the device is busy.
 
-Runs: steps=60
+Runs: attach steps=60
 """
 
 import argparse

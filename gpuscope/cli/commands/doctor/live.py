@@ -113,7 +113,8 @@ def _not_seen(host: HostView, pid: int, timeout: float) -> str:
     from ...one_trainer import has_socket, is_started_with_us, not_started_yet, out_of_reach
 
     if is_started_with_us(pid) and not has_socket(pid):
-        return f"P{not_started_yet(pid)[1:]} Next: gpuscope doctor {pid} again, once it trains"
+        what, following = not_started_yet(pid, "doctor")
+        return f"P{what[1:]} {following}"
     if has_socket(pid):
         return (
             f"The probe in pid {pid} has not answered within {window_text(timeout)}: this "
