@@ -14,7 +14,7 @@ from tests.fakes import jobs, views
 
 
 @pytest.mark.parametrize(
-    ("known", "window"), [(7, 15), (32, 60), (61, 120), (300, 300), (500, 600), (9000, 600)]
+    ("known", "window"), [(7, 15), (32, 60), (61, 120), (150, 180), (300, 300), (500, 600), (9000, 600)]
 )
 def test_a_window_has_all_that_is_known_up_to_ten_minutes(known, window):
     assert windows.shortest_window(known) == window
@@ -23,7 +23,7 @@ def test_a_window_has_all_that_is_known_up_to_ten_minutes(known, window):
 def test_the_axis_of_a_young_training_changes_a_few_times_and_only_grows():
     shown = [windows.shortest_window(second / 2) for second in range(2 * 1200)]
     assert shown == sorted(shown)
-    assert len(set(shown)) == 6
+    assert len(set(shown)) == 7
 
 
 def trainer(age: float = 0.1, world: int = 1, **more: float):

@@ -22,6 +22,7 @@ from ...lab.ledger import Entry, RunLedger
 from ...lab.matrix import vary_of
 from ...lab.toggles import EVERY_PRESET, FACTORY, PRESETS, STEPS, Value
 from ...lab.tune.findings import Found, SearchSettings
+from ...lab.tune.price import an_hour_of, price_of
 from ...lab.tune.result import COST_SAMPLES, SearchResult
 from ...lab.tune.runner import SearchJob, SearchProgress, SearchRunner, new_job, window_of
 from ...lab.tune.search import CannotTune, Search
@@ -110,9 +111,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cost = parser.add_argument_group("cost")
     option(
         cost,
-        "--price MONEY",
-        "the price of an hour of this machine: the result then says what training costs",
-        types.number_between(0, 1e6),
+        "--price MONEY|FILE",
+        "the price of an hour of this machine, or a TOML file with one for each GPU (h200 = 3.5): "
+        "the result then says what training costs",
     )
     option(
         cost,
@@ -142,6 +143,8 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None and not args.output.parent.is_dir():
         raise UsageError(f"-o {clean(str(args.output))}: there is no such folder")
     ledger = RunLedger()
+    prices = price_of(args.price) if args.price is not None else None
+    price: float | None = None
     job = new_job(ledger, baseline, _options(args, vary), args.new)
     python = find_python()
     others: list[Any] = []
@@ -150,7 +153,7 @@ def run(args: argparse.Namespace) -> int:
     def result_of(found: Found) -> SearchResult:
         entries = ledger.entries(limit=None, group=job.group)[::-1]
         return SearchResult(
-            job.group, found, entries, runner.spent_seconds, capacity, args.price, args.samples
+            job.group, found, entries, runner.spent_seconds, capacity, price, args.samples
         )
 
     shown = Events(result_of) if args.events else TrialLines(ProgressLine(sys.stderr))
@@ -168,13 +171,15 @@ def run(args: argparse.Namespace) -> int:
 
         def begin() -> Search:
             """Look at the machine, which takes seconds, and return the search."""
-            nonlocal capacity
+            nonlocal capacity, price
             machine = torch_probe.ask(python)
             if machine.problem:
                 why = f"{clean(machine.problem)}."
                 raise UserError("This Python cannot train.", why, "gpuscope doctor")
             others.extend(_others(baseline, args.share_gpus))
             facts = machine.facts(baseline)
+            on_gpu = facts.gpu_name if facts.device_type != "cpu" else None
+            price = an_hour_of(prices, on_gpu) if prices is not None else None
             if facts.device_type == "cpu":
                 _check_no_gpu_is_meant(args)
             capacity = args.capacity or (facts.free_bytes[0] if facts.free_bytes else None)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ...store.view import History, HostView, TrainerView
     from ..shell.session import Session
 
-WINDOWS = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+WINDOWS = (15.0, 30.0, 60.0, 120.0, 180.0, 300.0, 600.0)
 """Seconds, each with an axis that is easily read."""
 LONG_WINDOWS = (*WINDOWS, 1800.0, 3600.0, 4 * 3600.0, 12 * 3600.0)
 """Those that somebody may choose."""
