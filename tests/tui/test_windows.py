@@ -14,7 +14,8 @@ from tests.fakes import jobs, views
 
 
 @pytest.mark.parametrize(
-    ("known", "window"), [(7, 15), (32, 60), (61, 120), (150, 180), (300, 300), (500, 600), (9000, 600)]
+    ("known", "window"),
+    [(7, 15), (32, 60), (61, 120), (150, 180), (300, 300), (500, 600), (9000, 600)],
 )
 def test_a_window_has_all_that_is_known_up_to_ten_minutes(known, window):
     assert windows.shortest_window(known) == window

@@ -12,7 +12,6 @@ import gzip
 import io
 import os
 import re
-import shlex
 import stat
 import sys
 import zlib
@@ -265,7 +264,10 @@ def _file(file: Any, path: Path, name: str, regular: bool, symptom: str) -> Repo
         found = _ask(name, "gpuscope.doctor.script:report", [str(path)])
         if not found.findings and not found.problems:
             found += _of_no_use(file, head, name)
-        return found if found.problems else found + _left_open(path, name)
+        if found.problems:
+            return found
+        here = "gpuscope.cli.commands.doctor.running_script:report"
+        return found + _ask(name, here, path, name, bool(found.findings))
     if path.suffix == ".ipynb":
         stem = clean(path.stem, 100)
         raise CannotExamine(
@@ -289,13 +291,6 @@ def _end_of(path: Path) -> bytes:
     with open_regular(path) as file:
         file.seek(max(0, path.stat().st_size - HEAD_BYTES))
         return file.read()
-
-
-def _left_open(path: Path, name: str) -> Report:
-    """Return what the text of a script cannot tell, and how to see it."""
-    from ....doctor.script import WORDINGS
-
-    return Report(abstained=(WORDINGS.abstained("runs", script=name, path=shlex.quote(str(path))),))
 
 
 def _of_no_use(file: Any, head: bytes, name: str) -> Report:
