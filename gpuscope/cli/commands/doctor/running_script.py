@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ....doctor.finding import Report
 from ....doctor.script import WORDINGS
-from ....process.procfs import words_of
+from ....process.procfs import stat_of, words_of
 from ....text.units import count_text
 from ....wire.clean import clean
 
@@ -72,7 +72,6 @@ def _script_of(words: list[str]) -> str:
 
 def _parent(pid: int) -> int:
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
+        return stat_of(pid).ppid
+    except (OSError, ValueError):  # it has ended
         return 0
-    return int(text.rpartition(")")[2].split()[1])
