@@ -130,7 +130,8 @@ class Ladder:
             _EFFECT[rung.name],
             _PRICE[rung.name],
             f"key a, then d (or --detach for --inject), or by itself {IDLE_SECONDS:.0f} s after "
-            "the last viewer has left. Nothing stays but its compiled code, unused.",
+            "the last viewer has left (not that of gpuscope run or enable). Nothing stays but its "
+            "compiled code, unused.",
         )
 
     @property

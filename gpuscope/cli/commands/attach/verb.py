@@ -245,7 +245,7 @@ def _attached(rows: Sequence[dict[str, Any]]) -> list[str]:
     if any(row["method"] != "probe" for row in rows):
         lines.append(
             "gpuscope ps shows it. Without a viewer the probe removes itself after "
-            f"{IDLE_SECONDS:.0f} s."
+            f"{IDLE_SECONDS:.0f} s; that of gpuscope run or enable stays."
         )
     return lines
 
