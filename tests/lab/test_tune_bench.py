@@ -94,14 +94,18 @@ def test_a_model_that_waits_for_its_host_gets_cuda_graphs_in_a_quarter_of_its_gr
     assert played.seconds <= recorded.grid_seconds / 4
 
 
-@pytest.mark.parametrize("model", ["dlrm-like", "lstm-lm", "mlp-large"])
+@pytest.mark.parametrize(
+    ("model", "least"),
+    # of tabular's three best, which differ by less than the runs of each, one is at 95.2 %
+    [("dlrm-like", 0.97), ("lstm-lm", 0.97), ("mlp-large", 0.97), ("tabular", 0.95)],
+)
 def test_a_quarter_of_a_recorded_grids_time_finds_nearly_its_best_on_other_days_too(
-    recordings: dict[str, Kept], model: str
+    recordings: dict[str, Kept], model: str, least: float
 ):
     kept = recordings[model]
     assert kept.recorded.complete
     days = [day(kept, WITHIN_SHARE, seed) for seed in range(12)]
-    assert min(one.share for one in days) >= 0.97
+    assert min(one.share for one in days) >= least
     assert all(one.played.seconds <= kept.recorded.grid_seconds / 4 for one in days)
     assert all(one.true_ratio > 1 for one in days)
     assert sum(one.missed for one in days) <= 2  # of intervals that hold the truth in 95 of 100

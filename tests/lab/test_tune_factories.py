@@ -75,13 +75,36 @@ def host_bound(config: LabConfig) -> float:
 def test_where_the_host_is_the_slower_one_and_time_is_short_graphs_come_before_precision():
     card = Factory(host_bound)
     found = card.tune(BASE, time_left=lambda: 110.0 - card.seconds)
-    modes = [(trial.config.batch, trial.config.amp, trial.config.compile) for trial in card.trials]
-    larger = modes.index((32, "off", "off"))
-    assert modes[larger + 1] == (32, "off", "reduce-overhead"), modes
+    modes = [(trial.config.batch, trial.config.compile) for trial in card.trials]
+    larger = modes.index((32, "off"))
+    assert modes[larger + 1] == (32, "reduce-overhead"), modes
     assert found.best.compile == "reduce-overhead"
     assert found.speed is not None
     assert found.speed.certain
     assert card.seconds <= 110.0
+
+
+def casts_cost(config: LabConfig) -> float:
+    """In bf16 its products take a third and its casts are launches; float32 waits for products."""
+    products = 0.3 if config.amp == "bf16" else 0.25 if config.tf32 else 1.0
+    launches = 0.2 if config.compile == "reduce-overhead" else 1.0
+    casts = 0.2 if config.amp == "bf16" and config.compile == "off" else 0.0
+    return 100.0 * (config.batch or 8) / max(products, launches + casts)
+
+
+@pytest.mark.parametrize(("budget", "precision"), [(130.0, "bf16"), (200.0, "tf32")])
+def test_what_precision_brings_to_a_model_that_waits_for_its_host_is_seen_with_cuda_graphs(
+    budget: float, precision: str
+):
+    card = Factory(casts_cost)
+    found = card.tune(BASE, time_left=lambda: budget - card.seconds)
+    compiled = [trial.config for trial in card.trials if trial.config.compile != "off"]
+    assert compiled[0].amp == "bf16"  # compiling float32 alone would bring nothing
+    assert found.best.compile == "reduce-overhead"
+    assert (found.best.amp == "bf16", found.best.tf32) == (precision == "bf16", precision == "tf32")
+    assert found.speed is not None
+    assert found.speed.certain
+    assert card.seconds <= budget
 
 
 def test_what_learns_worse_does_not_return_where_losses_cannot_be_compared():

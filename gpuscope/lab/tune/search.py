@@ -238,6 +238,7 @@ class Search(Closing):
             row.against == best
             and row.status in ("slower", "no_difference")
             and change.items() < row.changed.items()
+            and not ("compile" in change and "amp" in row.changed)  # float32 may gain more by it
             for row in self.rows
         )
 
@@ -287,6 +288,7 @@ class Search(Closing):
             graphs=any(self._is_much(row) for row in self.rows),
             doubtful=any(self._is_doubtful(row) for row in self.rows),
             no_convolutions=self._of_baseline("convolutions") is False,
+            casts=any(row.status in ("slower", "no_difference") for row in bf16),
         )
         facts, limits = self._facts(config), self._settings.limits
         return list(changes(axis, Start(config, self._batch(config), facts, limits, seen)))

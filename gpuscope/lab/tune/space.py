@@ -56,6 +56,7 @@ class Seen:
     ``graphs``: replaying CUDA graphs brings so much that the host must have been the slower one.
     ``doubtful``: bf16 was kept together with another micro-batch, and both brought little.
     ``no_convolutions``: the model has none, so nothing that concerns only them changes anything.
+    ``casts``: bf16 was no faster, maybe because each of its casts is a kernel that is launched.
     """
 
     tight: bool = False
@@ -63,6 +64,7 @@ class Seen:
     graphs: bool = False
     doubtful: bool = False
     no_convolutions: bool = False
+    casts: bool = False
 
 
 class Start(NamedTuple):
@@ -115,7 +117,7 @@ def _of_size(start: Start, size: int) -> Iterator[Change]:
 
 def _precision(start: Start) -> Iterator[Change]:
     if start.config.amp == "bf16":
-        if start.seen.doubtful:
+        if start.seen.doubtful or start.seen.graphs:  # or it was chosen while the host was slower
             yield {"amp": "off", "tf32": True}
         return  # its products run at least as fast as in fp16 or TF32
     yield {"amp": "bf16"}
@@ -130,7 +132,10 @@ def _compile(start: Start) -> Iterator[Change]:
     beside: Change = {}
     if not start.config.factory and start.config.fused is None:
         beside = {"fused": True, "foreach": None}  # no trial of its own: compiling takes long
-    modes = ("reduce-overhead", "default") if start.facts.device_type == "cuda" else ("default",)
+    cuda = start.facts.device_type == "cuda"
+    modes = ("reduce-overhead", "default") if cuda else ("default",)
+    if cuda and start.seen.casts and start.config.amp == start.config.compile == "off":
+        yield {"amp": "bf16", "compile": modes[0], **beside}  # the compiler fuses the casts
     for mode in modes:  # the first also saves the time of the host, and rarely loses by much
         if start.config.compile != mode and not (mode == "default" and start.seen.graphs):
             yield {"compile": mode, **beside}
