@@ -146,5 +146,5 @@ def test_a_host_is_not_called_tight_by_a_reading_of_long_ago():
         for sample in samples[2 * silent_from :]:
             sample.a = []
         host, history = views.seen(frames)
-        words = " ".join(text for _, text in summarise(host, (), history).words)
-        assert ("headroom: train.py" in words) is tight, words
+        words = " ".join(one.named for one in summarise(host, (), history).words)
+        assert ("headroom on GPU 0" in words) is tight, words

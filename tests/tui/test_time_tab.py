@@ -312,7 +312,7 @@ async def test_a_finding_opens_in_the_doctor():
 
 
 @in_loop
-@pytest.mark.parametrize(("minutes", "window"), [(1, "1 min"), (3, "5 min"), (7, "10 min")])
+@pytest.mark.parametrize(("minutes", "window"), [(1, "1 min"), (3, "3 min"), (7, "10 min")])
 async def test_the_clock_is_drawn_over_as_much_time_as_is_known(minutes, window):
     app = make_app(clocks.of_ranks(1, minutes, slow=None), "time")
     async with app.run_test(size=(120, 40)) as pilot:

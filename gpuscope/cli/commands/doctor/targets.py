@@ -32,7 +32,6 @@ from ....text.units import window_text
 from ....wire.clean import clean
 from ....wire.files import open_regular
 from ... import remote
-from ...one_trainer import has_socket, is_started_with_us
 from . import left_elsewhere
 
 PIECE_BYTES = 64 << 10
@@ -218,6 +217,8 @@ def _logs_of(pid: int, timeout: float, symptom: str) -> Report:
 
     A probe that has not answered yet will say more, and contradict what only looks like a fault.
     """
+    from ...one_trainer import has_socket, is_started_with_us
+
     report = Report()
     if has_socket(pid) or is_started_with_us(pid):
         return report
