@@ -6,7 +6,7 @@ and its fix.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -110,25 +110,37 @@ def of_ledger(
     mine = late if late is not None and late.trainer.key == trainer.key else None
     odd, most = (mine.odd, mine.share) if mine is not None else (None, 1.0)
     causes = evened_out(ranked(ledger, look, known(scene, trainer, ledger, look)), odd, most)
+    wins = _on_all_ranks(scene, trainer, late)
     judged = (
         _judged(scene, trainer, ledger, look, cause, most)
         for cause in causes
-        if (most := _on_all_ranks(cause, trainer, late)) >= BARS[cause.name].told
+        if (most := wins(cause)) >= BARS[cause.name].told
     )
     return sorted((one for one in judged if one is not None), key=lambda one: -one.cause.share)
 
 
-def _on_all_ranks(cause: Cause, trainer: TrainerView, late: LateRank | None) -> float:
-    """Return what share of a step a cure on all ranks wins at most, where this one waits."""
+def _on_all_ranks(
+    scene: LiveScene, trainer: TrainerView, late: LateRank | None
+) -> Callable[[Cause], float]:
+    """Return what share of a step the cure of a cause on all ranks wins at most, where this waits.
+
+    That is no more than what the late rank spends on it besides what it is late by.
+    """
     if late is None or late.paced is not None or late.trainer.key == trainer.key:
-        return 1.0
-    left, row, clock = 1 - late.share, cause.clock, recent(late.trainer)
-    if row is None or not clock.sure:
-        return left
-    theirs = next((one.share for one in clock.rows if one.name == row.name), 0.0)
-    if late.odd is not None and late.odd.row.name == row.name:
-        theirs -= late.odd.excess_share
-    return max(0.0, min(left, theirs))
+        return lambda cause: 1.0
+    left, odd, ledger = 1 - late.share, late.odd, recent(late.trainer)
+    look = scene.look(late.trainer)
+    theirs = {}
+    for one in ranked(ledger, look, known(scene, late.trainer, ledger, look)):
+        is_odd = odd is not None and one.clock is not None and one.clock.name == odd.row.name
+        theirs[one.name] = one.share - (odd.excess_share if odd is not None and is_odd else 0.0)
+
+    def most(cause: Cause) -> float:
+        if look is None and (cause.row is not None or not ledger.sure):
+            return left  # nobody has looked at that one
+        return max(0.0, min(left, theirs.get(cause.name, 0.0)))
+
+    return most
 
 
 def _judged(
