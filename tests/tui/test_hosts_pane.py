@@ -119,6 +119,7 @@ async def test_the_host_that_hangs_has_its_sentence_and_its_first_step(size):
             wanted = ("do first  Enter, S shows the stacks of its threads, K", "rank 3: last step ")
             shown = await until(pilot, *wanted)
             assert shown.count("stuck at data.py:88") == 2, "in its row and beside the charts"
+            assert "▲ train.py: Hang: rank 3 is stuck" in shown, "which of its jobs it is"
             return
         shown = await until(pilot, "do first: Enter, S shows the stacks of its threads, K ends")
         box = shown[: shown.index("do first:")].splitlines()[-3:]
