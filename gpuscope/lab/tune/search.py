@@ -41,6 +41,7 @@ AMPLE = 2.0
 """How many times the time must be there that all trials up to the first compilation are expected to
 take. Where it is not, compiling comes first.
 """
+NO_FASTER = ("slower", "no_difference")
 ALONE = frozenset({"batch", "accumulate"})
 """What is slower by these is slower in every mode of the compiler."""
 
@@ -230,13 +231,17 @@ class Search(Closing):
             return True
         if (known := self._rows.get(config)) is not None:
             return known.status != "not_tried"
+        if config.amp != "off" and config.tf32 and change.keys() == {"amp"}:
+            alike = self._rows.get(config.changed("tf32", False))
+            if alike and alike.against == best.changed("tf32", False) and alike.status in NO_FASTER:
+                return True  # its products do not become faster by what speeds up those of float32
         if self._sees_other_samples(config) and any(
             row.status == "loss" and row.changed == change for row in self.rows
         ):
             return True  # it learns worse, which the losses at another micro-batch cannot show
         return any(  # together with another switch, on the same best
             row.against == best
-            and row.status in ("slower", "no_difference")
+            and row.status in NO_FASTER
             and change.items() < row.changed.items()
             and not ("compile" in change and "amp" in row.changed)  # float32 may gain more by it
             for row in self.rows
@@ -288,7 +293,7 @@ class Search(Closing):
             graphs=any(self._is_much(row) for row in self.rows),
             doubtful=any(self._is_doubtful(row) for row in self.rows),
             no_convolutions=self._of_baseline("convolutions") is False,
-            casts=any(row.status in ("slower", "no_difference") for row in bf16),
+            casts=any(row.status in NO_FASTER for row in bf16),
         )
         facts, limits = self._facts(config), self._settings.limits
         return list(changes(axis, Start(config, self._batch(config), facts, limits, seen)))
