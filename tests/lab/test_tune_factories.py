@@ -78,6 +78,8 @@ def test_where_the_host_is_the_slower_one_and_time_is_short_graphs_come_before_p
     modes = [(trial.config.batch, trial.config.compile) for trial in card.trials]
     larger = modes.index((32, "off"))
     assert modes[larger + 1] == (32, "reduce-overhead"), modes
+    # while it waits for the host TF32 brings no more than bf16 has
+    assert not any(trial.config.tf32 and trial.config.batch == 8 for trial in card.trials)
     assert found.best.compile == "reduce-overhead"
     assert found.speed is not None
     assert found.speed.certain
@@ -92,7 +94,7 @@ def casts_cost(config: LabConfig) -> float:
     return 100.0 * (config.batch or 8) / max(products, launches + casts)
 
 
-@pytest.mark.parametrize(("budget", "precision"), [(130.0, "bf16"), (200.0, "tf32")])
+@pytest.mark.parametrize(("budget", "precision"), [(115.0, "bf16"), (200.0, "tf32")])
 def test_what_precision_brings_to_a_model_that_waits_for_its_host_is_seen_with_cuda_graphs(
     budget: float, precision: str
 ):

@@ -308,7 +308,7 @@ def test_after_a_jump_that_brings_little_the_precision_alone_is_doubted():
 def test_a_jump_that_learns_worse_or_is_slower_is_not_kept():
     card = Card(loss=lambda config: 1.05 if config.amp == "bf16" else 1.0)
     found = card.tune(time_left=lambda: 70.0 - card.seconds)
-    assert found.best.amp == "off"
+    assert found.best.amp != "bf16"
     assert card.seconds <= 70.0
 
 

@@ -124,8 +124,12 @@ def _precision(start: Start) -> Iterator[Change]:
     if start.facts.device_type == "cuda":
         if start.seen.no_bf16:
             yield {"amp": "fp16"}  # else it is no faster, and its scaler takes time
-        if start.config.amp == "off":
-            yield {"tf32": True}
+
+
+def _tf32(start: Start) -> Iterator[Change]:
+    """Yield TF32 after the micro-batch: a small one waits for the host, which it does not help."""
+    if start.facts.device_type == "cuda" and start.config.amp == "off":
+        yield {"tf32": True}
 
 
 def _compile(start: Start) -> Iterator[Change]:
@@ -218,7 +222,7 @@ def _layout(start: Start) -> Iterator[Change]:
 
 
 Axis = Callable[[Start], Iterator[Change]]
-_MOST: tuple[Axis, ...] = (_precision, _batch)
+_MOST: tuple[Axis, ...] = (_precision, _batch, _tf32)
 EXTRAS: tuple[Axis, ...] = (_layout, _input, _allocator)
 """The kinds of changes that bring something to some models, in a short trial each."""
 _LAST: tuple[Axis, ...] = (_optimizer, _smaller_batch, _recompute, _autotune)
@@ -228,7 +232,7 @@ comes before what must be compiled first, and what brings little comes last.
 """
 COMPILE_FIRST: tuple[Axis, ...] = (*_MOST, _compile, *EXTRAS, *_LAST)
 """The order where the time is short: compiling brings more than all that comes after it."""
-HOST_FIRST: tuple[Axis, ...] = (_batch, _compile, _precision, *EXTRAS, *_LAST)
+HOST_FIRST: tuple[Axis, ...] = (_batch, _compile, _precision, _tf32, *EXTRAS, *_LAST)
 """The order where the time is short and the host is the slower one: what makes products faster does
 nothing before CUDA graphs have made the host faster.
 """
