@@ -103,6 +103,20 @@ def test_a_loss_that_has_fallen_to_nothing_is_not_compared_by_its_rounding(
     assert found.within(0.01) is as_well
 
 
+@pytest.mark.parametrize(("same_batch", "after", "as_well"), [
+    (True, 0.0103, True),  # of a batch that it knows by heart a part of a step is 3 %
+    (False, 0.0103, False),
+    (True, 0.02, False),
+])  # fmt: skip
+def test_what_is_left_of_a_batch_that_is_learnt_by_heart_is_a_share_of_the_first_loss(
+    same_batch: bool, after: float, as_well: bool
+):
+    runs = [run(1.0, loss=last) for last in (0.01, after)]
+    for one in runs:
+        one.document["same_batch"] = same_batch
+    assert judge.loss(*runs, by_step=False).within(0.01) is as_well
+
+
 def test_what_the_last_look_takes_back_is_no_longer_said_to_be_kept():
     card = Card(noise=0.0001)
     # bf16 was only lucky in its first runs

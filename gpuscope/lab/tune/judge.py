@@ -34,6 +34,10 @@ LEARNT = 1e-4
 """A loss that has fallen to this share of its first value leaves nothing to learn, as that of one
 batch does which is used in each step. What is below it is rounding, of which no share is taken.
 """
+BY_HEART = 0.05
+"""That share where each step uses the same batch. Once it is nearly learnt by heart its loss falls
+towards 0, and the smaller it is the more two precisions differ in it, by a part of one step.
+"""
 OTHER_SAMPLES = (
     "the factory gives its model the same batch in each step, so that another micro-batch learns "
     "other samples"
@@ -156,7 +160,8 @@ def after_repeats(a: Sequence[Entry], b: Sequence[Entry]) -> Decision:
 class Loss:
     """How much higher the loss of B is than that of A at equal ``unit``, as a share of A's.
 
-    Where A's has fallen below :data:`LEARNT` of its first value, it is a share of that.
+    Where A's has fallen below :data:`LEARNT` of its first value, or :data:`BY_HEART` of one batch,
+    it is a share of that.
     ``excess`` is None where it is unknown, and ``reason`` says why.
     """
 
@@ -204,7 +209,8 @@ def loss(a: Entry, b: Entry, by_step: bool) -> Loss:
     means = [_mean_between(curve, begin, end) for curve in (one, other)]
     if means[0] is None or means[1] is None or means[0] <= 0:
         return Loss(None, unit, reason="the runs have no common range, or a loss of 0 or below")
-    whole = max(means[0], LEARNT * one[0][1])
+    learnt = BY_HEART if a.document.get("same_batch") else LEARNT
+    whole = max(means[0], learnt * one[0][1])
     return Loss((means[1] - means[0]) / whole, unit, end)
 
 
