@@ -18,7 +18,6 @@ from .time_document import MAX_PLACES, TrainerTime, rank_to_report, waited_rank
 MAX_RANKS = 64
 BAR_CELLS = 24
 TOO_FEW = "too few samples to tell"
-WITH_PLACES = frozenset(("input", "read", "checkpoint", "validation", "other"))
 
 
 def text(ranks: Sequence[TrainerTime], width: int) -> list[str]:
@@ -101,7 +100,7 @@ def _rows(ledger: TimeLedger, width: int) -> list[str]:
     rows = ledger.whole
     for row in rows:
         lines.append(_row(row, ledger, width))
-        if row.places and row.name in WITH_PLACES:
+        if row.places:
             lines += [
                 f"    {clean(place, 200)}  {percent_text(seconds / ledger.seconds)}"[: width or 80]
                 for place, seconds in row.places[:MAX_PLACES]
