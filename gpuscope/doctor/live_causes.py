@@ -262,9 +262,11 @@ def _found(
         name = "look.small_batch"
         what += ", for as many samples"
     step = ledger.step_seconds if ledger.sure else look.step_seconds if look else None
-    window = window_text(round(ledger.seconds))
+    window, share = window_text(round(ledger.seconds)), percent_text(cause.share)
+    if cause.usual_share is not None:  # its row has the share of all of it
+        window, share = f"{window} than on the other ranks", f"{share} more"
     figures = {
-        "share": percent_text(cause.share),
+        "share": share,
         "window": window,
         "of": f"the last {window}",
         "who": subject_of(trainer, first=True),

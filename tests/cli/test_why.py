@@ -467,7 +467,7 @@ def test_the_ranks_of_a_job_stand_side_by_side_and_the_odd_one_is_named(ask):
     assert "Nothing to warn of" not in said
     assert "RANK STEP WHERE ITS TIME GOES" in said
     assert "rank 0 600 ms backward pass 67 % · forward pass 33 %" in said
-    assert "Look at train.py:40 augment first" in said
+    assert "Look at train.py:40 augment:" in said
     code, out, _, _ = ask("train.py", "--no-look", "--json", frames=ranks_of(1001, 1002), time=time)
     document = json.loads(out)
     assert document["odd_rank"]["rank"] == document["rank"] == 1

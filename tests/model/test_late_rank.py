@@ -269,7 +269,7 @@ def test_a_rank_that_is_late_by_its_own_code_is_one_finding_that_begins_with_the
     findings = live.examine(host, history).findings
     (found,) = (one for one in findings if "rank 1" in one.where)
     assert found.cause == "ranks.straggler"
-    assert found.fixes[0].title == f"Look at {line} first: 30 % of the time"
+    assert found.fixes[0].title == f"Look at {line}: 30 % of the time"
     assert "the same amount of work" in found.fixes[1].title
     assert any(line in one.text and one.source == "stack" for one in found.evidence)
     late = late_in(host, history)
