@@ -78,7 +78,8 @@ def brief(answer: Answer, width: int, glyphs: Charset = BLOCKS) -> list[Line]:
 
 def headline(answer: Answer) -> list[Line]:
     """Return the verdict and its number."""
-    need = with_error(answer.prediction.device)
+    figure = answer.prediction.device
+    need = with_error(figure)
     room, judged = answer.room, answer.verdict
     if room is None or judged is None:
         line: Line = [(f"Needs {need} of GPU memory.", "title")]
@@ -95,6 +96,9 @@ def headline(answer: Answer) -> list[Line]:
             "other algorithms, which may be slower."
         )
         out.append([(text, token)])
+    elif judged.outcome == "fits" and 0 <= judged.spare_bytes < figure.error_bytes:
+        text = "Should it need more, torch returns cached memory, and its tensors still fit."
+        out.append([(text, "muted")])
     now = answer.verdict_now
     if now is not None and now.outcome != judged.outcome:
         held = f"{bytes_text(room.card.in_use_bytes or 0)} of it are in use by other processes now"

@@ -407,6 +407,15 @@ def test_each_fix_frees_what_its_own_trace_says_and_the_largest_comes_first():
     assert {one.key for one in answer.left_out} == {"fp16", "sequence-half", "resolution-half"}
 
 
+def test_an_answer_that_fits_by_less_than_its_error_says_why_it_still_fits():
+    answer = asked().finish()
+    assert answer.verdict is not None
+    for spare, is_said in ((1, True), (16 << 30, False)):
+        answer.verdict = replace(answer.verdict, outcome="fits", spare_bytes=spare)
+        said = " ".join(map(plain, report.headline(answer)))
+        assert ("Should it need more" in said) is is_said
+
+
 def test_a_loss_in_chunks_is_a_trace_with_small_logits():
     trace = training(REQUEST)
     found = simulate(in_chunks(trace, 8, simulate(trace).peak_allocated_at.event))

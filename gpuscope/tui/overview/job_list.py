@@ -330,7 +330,7 @@ class JobList(Painted, can_focus=True):
 
     def _split(self, line: JobLine, width: int) -> list[Line]:
         """Return what a step is made of: a bar, and the shares in words."""
-        from ..shared.step_split import all_named, split_bar, split_pieces
+        from ..shared.step_split import OTHERS, all_named, split_bar, split_pieces
 
         if line.split is None:
             return []
@@ -339,6 +339,9 @@ class JobList(Painted, can_focus=True):
         head = f"{what}, {line.split.basis}: "
         room = width - NOTE_INDENT - len(head) - 2
         parts = all_named(line.split, room - LEAST_BAR, glyphs)
+        if OTHERS in parts.shares:  # names say more than what they are shares of
+            room, head = room + len(what) + 2, f"{line.split.basis}: "
+            parts = all_named(line.split, room - LEAST_BAR, glyphs)
         named = split_pieces(parts, room - LEAST_BAR, glyphs)
         most = min(SPLIT_BAR, max(LEAST_BAR, (width - 60) // 3))
         spare = max(LEAST_BAR, room - styled.cells(named))
