@@ -121,9 +121,8 @@ def _precision(start: Start) -> Iterator[Change]:
             yield {"amp": "off", "tf32": True}
         return  # its products run at least as fast as in fp16 or TF32
     yield {"amp": "bf16"}
-    if start.facts.device_type == "cuda":
-        if start.seen.no_bf16:
-            yield {"amp": "fp16"}  # else it is no faster, and its scaler takes time
+    if start.facts.device_type == "cuda" and start.seen.no_bf16:
+        yield {"amp": "fp16"}  # else it is no faster, and its scaler takes time
 
 
 def _tf32(start: Start) -> Iterator[Change]:
