@@ -24,9 +24,10 @@ AGAIN_SHARE, ALIKE_SHARE = 0.25, 0.5
 """The share of a warm-up that compiles which the same configuration takes again, and another one
 with the same graph, as the compiler keeps its results.
 """
-UNSURE = 1.25
+UNSURE = 1.1
 """How many times as long as expected a first warm-up may take, before one in that mode has been
-measured. Where there is no time for that it is not begun: one that is cut has told nothing.
+measured: that is near the longest that was. Where there is no time for that it is not begun: one
+that is cut has told nothing.
 """
 FIRST_START_SHARE = 0.5
 """The share of its start that the first trial is expected to take again: it has loaded the
