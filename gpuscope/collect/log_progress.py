@@ -2,7 +2,9 @@
 
 The log may contain step and loss. It is read only for processes of this user, and only if the
 trainer's standard output or error is a regular file. Only the end of the file is read, and only
-when the file has changed. Figures from a log are claims of its writer, not measurements.
+when the file has changed; where all losses there are NaN or infinite, what lies before it is
+searched once for the last finite one. Figures from a log are claims of its writer, not
+measurements.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 from ..process.procfs import why_process
 from ..text.log_figures import LogFigures, LostRun, figures, lost_run
 from ..wire.frames import NO_PERMISSION, NOT_INITIALISED, NOT_SUPPORTED, ProcDef, Reading, Unknown
-from ..wire.loss_text import not_finite_text
+from ..wire.loss_text import BEFORE_READ, not_finite_text
+from .lost_since import beginning
 
 LOG_COLUMNS = ("log_step", "log_total", "log_loss", "log_age_seconds", "log_epoch")
 TAIL_BYTES = 16 << 10
@@ -150,34 +153,31 @@ class OutsideReader:
                 logs.append(old)
                 continue
             try:
-                text = _tail(path, identity)
+                text, lost = _end(path, identity, old.lost if old is not None else None)
             except OSError:
                 kinds.append("a file it may not read")
                 continue
-            lost = _continued(lost_run(text), old.lost if old is not None else None)
             logs.append(_Log(identity, found.st_size, found.st_mtime, figures(text), lost))
         return logs, kinds
-
-
-def _continued(now: Optional[LostRun], before: Optional[LostRun]) -> Optional[LostRun]:
-    """Return the lost losses of a log with their beginning, which may lie before what was read."""
-    if now is None or before is None or not now.is_whole:
-        return now
-    return LostRun(before.since, max(now.length, before.length), before.is_whole)
 
 
 def _lost_text(loss: float, lost: Optional[LostRun]) -> str:
     lasts = lost is not None and lost.length >= LASTING_LOSSES
     since = ""
     if lost is not None and lost.since:
-        since = lost.since + (" or earlier" if lost.is_whole else "")
+        earlier = lost.is_whole and lost.since != BEFORE_READ
+        since = lost.since + (" or earlier" if earlier else "")
     return not_finite_text("its log says", loss, since, lasts)
 
 
-def _tail(path: str, identity: Tuple[int, int]) -> str:
-    """Return the end of the file, from its first whole line.
+def _end(
+    path: str, identity: Tuple[int, int], before: Optional[LostRun]
+) -> Tuple[str, Optional[LostRun]]:
+    """Return the end of the file, from its first whole line, and the lost losses up to its end.
 
-    Raises OSError, also where the file was replaced since it was found.
+    Those may begin before what is returned. ``before`` is what the last reading found of them,
+    which holds for as long as no finite loss comes. Raises OSError, also where the file was
+    replaced since it was found.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
@@ -185,14 +185,19 @@ def _tail(path: str, identity: Tuple[int, int]) -> str:
         if (found.st_dev, found.st_ino) != identity or not stat.S_ISREG(found.st_mode):
             raise OSError("the file was replaced")
         at = max(0, found.st_size - TAIL_BYTES)
-        data = os.pread(descriptor, TAIL_BYTES, at)
+        text = os.pread(descriptor, TAIL_BYTES, at).decode("utf-8", "replace")
+        if at:
+            whole = re.search(r"[\r\n]", text)
+            text = text[whole.end() :] if whole else text
+        lost = lost_run(text)
+        if lost is not None and lost.is_whole:
+            if before is not None:
+                lost = before._replace(length=max(lost.length, before.length))
+            elif at:
+                lost = beginning(descriptor, found.st_size, lost)
     finally:
         os.close(descriptor)
-    text = data.decode("utf-8", "replace")
-    if at:
-        whole = re.search(r"[\r\n]", text)
-        text = text[whole.end() :] if whole else text
-    return text
+    return text, lost
 
 
 def _kind(found: os.stat_result) -> str:

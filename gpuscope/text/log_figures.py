@@ -121,6 +121,11 @@ def lost_run(text: str) -> Optional[LostRun]:
     return LostRun(_after(finite, run[0]), len(run), is_whole) if run else None
 
 
+def has_finite_loss(text: str) -> bool:
+    """Say whether a line of ``text`` has a training loss that is a number."""
+    return any(math.isfinite(loss) for loss, _, _ in _placed_losses(_lines(text)))
+
+
 def _after(finite: str, first: str) -> str:
     """Return in which steps a loss was lost: behind that of the last finite one, to the first."""
     before, then = _PLACE.fullmatch(finite), _PLACE.fullmatch(first)

@@ -45,9 +45,11 @@ def _is_zero(loss: str) -> bool:
 
 LASTS = "several times in a row"
 """Follows a loss that is not finite where nobody knows since which step."""
+BEFORE_READ = "before the part of its log that was read"
+"""Follows "since" where a log is so long that its last finite loss was not found in it."""
 _TOLD = re.compile(
     r".{0,160}?(?: shows loss|its log says) ([-+]?(?:nan|inf))"
-    rf"(?: since ((?:step|epoch) [\d,]{{1,15}}.{{0,40}})|( {LASTS}))?$",
+    rf"(?: since ((?:step|epoch) [\d,]{{1,15}}.{{0,40}}|{BEFORE_READ})|( {LASTS}))?$",
     re.IGNORECASE,
 )
 
@@ -56,7 +58,8 @@ class NotFinite(NamedTuple):
     """A training loss that is NaN or infinite, as a reading's reason tells it.
 
     ``lasts`` says that it stayed so. A single one is no trouble: a step in fp16 may overflow, and
-    its grad scaler leaves the step out. ``since`` is "step 812", "" where that is not known.
+    its grad scaler leaves the step out. ``since`` is "step 812", or :data:`BEFORE_READ`, "" where
+    that is not known.
     """
 
     value: str

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import math
 import os
-import re
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope.collect import log_progress, processes
+from gpuscope.collect import log_progress, lost_since, processes
 from gpuscope.collect.log_progress import LOG_COLUMNS, OutsideReader, figures
 from gpuscope.doctor import messages
 from gpuscope.text.log_figures import lost_run
@@ -244,16 +243,70 @@ def test_a_loss_that_stays_nan_is_told_with_the_step_at_which_it_began(tmp_path,
     with log.open("a") as stream:
         stream.writelines(f"step {n} loss nan\n" for n in range(14, 1500))
     assert told(reader) == NotFinite("nan", "step 12", True), "it has seen the beginning"
-    late = told(OutsideReader())
-    assert late is not None
-    assert late.lasts
-    assert re.fullmatch(r"step [\d,]+ or earlier", late.since), "it has not"
+    assert told(OutsideReader()) == NotFinite("nan", "step 12", True), "it has searched for it"
     with log.open("a") as stream:
         stream.write("step 1500 loss 1.5\n")
     assert told(reader) is None
     with log.open("a") as stream:
         stream.write("step 1501 loss inf\n")
     assert told(reader) == NotFinite("inf", "", False), "once is no trouble"
+
+
+@pytest.mark.parametrize(
+    ("before", "line", "since"),
+    [
+        ("step 0 loss 2.0\nstep 25 loss 1.9\n", "step {} loss nan\n", "step 26–50"),
+        ("step 0 loss nan\nstep 25 loss 1.9\n", "step {} loss nan val_loss 2\n", "step 26–50"),
+        ("step 49 val_loss 1.9\n", "step {} loss nan\n", "step 50 or earlier"),
+        ("1%|#| 25/9000 [00:01<01:00, loss=1.9]\r", "1%|#| {}/9000 [00:02<01:00, loss=nan]\r",
+         "step 26–50"),
+        ("{{'loss': 1.9, 'step': 25}}\n", "{{'loss': 0.0, 'grad_norm': nan, 'step': {}}}\n",
+         "step 26–50"),
+        ("| total_timesteps | 25 |\n| loss | 1.9 |\n", "| total_timesteps | {} |\n| loss | nan |\n",
+         ""),
+        ("x" * 3_000_000 + "\nstep 25 loss 1.9\n", "step {} loss inf\n", "step 26–50"),
+    ],
+)  # fmt: skip
+def test_the_first_lost_step_stays_the_same_however_long_the_log_has_become(
+    tmp_path, writer, before, line, since
+):
+    log = tmp_path / "train.log"
+    log.write_text(before.format() + line.format(50) + line.format(75))
+    with log.open("a") as stream:
+        child = writer(stream, stream)
+    reader, who = OutsideReader(), definition(child.pid)
+    step = 100
+    for size in (0, 2, 20, 200):
+        while log.stat().st_size < len(before) + size * 1024:
+            with log.open("a") as stream:
+                stream.writelines(line.format(n) for n in range(step, step + 2500, 25))
+            step += 2500
+        for one in (reader, OutsideReader()):
+            reading = one.sample(who, 50.0, 1.0)["log_loss"]
+            assert isinstance(reading, Unknown)
+            told = read_not_finite(reading.text)
+            assert told is not None
+            assert told.since == since, (size, one is reader)
+
+
+def test_a_log_that_is_too_long_to_search_names_no_step(tmp_path, writer, monkeypatch):
+    monkeypatch.setattr(lost_since, "SEARCH_BYTES", 100_000)
+    log = tmp_path / "train.log"
+    lost = [f"step {n} loss nan\n" for n in range(50, 12_000)]
+    log.write_text("step 49 loss 1.5\n" + "".join(lost))
+    with log.open("a") as stream:
+        child = writer(stream, stream)
+    reader, who = OutsideReader(), definition(child.pid)
+
+    def told() -> NotFinite | None:
+        reading = reader.sample(who, 50.0, 1.0)["log_loss"]
+        return read_not_finite(reading.text) if isinstance(reading, Unknown) else None
+
+    before = NotFinite("nan", "before the part of its log that was read", True)
+    assert told() == before
+    with log.open("a") as stream:
+        stream.write("step 12000 loss nan\n")
+    assert told() == before
 
 
 def test_the_last_figures_of_a_log_stay_while_its_process_ends(tmp_path, writer):
