@@ -27,7 +27,8 @@ def not_finite(scene: LiveScene, job: JobView) -> Findings:
     if found.before:
         evidence.append(Evidence(f"the last finite loss that was seen is {found.before[-1]:.4g}"))
     if "–" in found.since:
-        text = "its log leaves steps out: the first that is lost is one of these"
+        first = "NaN" if found.value == "nan" else "infinite loss"
+        text = f"its log does not print each step: the first {first} is in one of these"
         evidence.append(Evidence(text, "its log"))
     figures: dict[str, object] = {
         "value": "NaN" if found.value == "nan" else "infinite",

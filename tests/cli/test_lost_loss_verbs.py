@@ -72,7 +72,7 @@ def test_the_verbs_tell_a_loss_that_stays_nan_in_a_real_training(start):
     found = asked("doctor", pid)
     assert found.returncode == ExitStatus.PROBLEMS
     assert "▲ The loss is NaN since step 36–40" in found.stdout
-    assert "its log leaves steps out: the first that is lost is one of these" in found.stdout
+    assert "its log does not print each step: the first NaN is in one of these" in found.stdout
     assert f"kill {pid}" in found.stdout
     why = asked("why", pid, "--no-look")
     assert why.returncode == ExitStatus.WARNINGS
