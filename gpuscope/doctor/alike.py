@@ -20,13 +20,14 @@ def likeness(finding: Finding) -> tuple[Hashable, ...]:
     """
     device = DEVICE.fullmatch(finding.where)
     words = (_NUMBER.sub("", finding.title), device[2]) if device else ()
-    return finding.pitfall, finding.cause, finding.severity, finding.confidence, words
+    return finding.pitfall, finding.cause, finding.severity, finding.confidence, finding.job, words
 
 
 def groups(findings: Iterable[Finding]) -> list[list[Finding]]:
     """Return findings in order, with those together that say the same of GPUs or of ranks.
 
-    Which job a rank is of is not known here, so a rank that comes twice belongs to another group.
+    Which of several runs of a script a rank is of is not known here, so a rank that comes twice
+    belongs to another group.
     """
     found: dict[tuple[Hashable, ...], list[list[Finding]]] = {}
     out: list[list[Finding]] = []
@@ -46,11 +47,15 @@ def groups(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 
 def where_of(group: Sequence[Finding]) -> str:
-    """Return where a group is: ``on 8 GPUs: 0-7``, or the place of its only finding."""
-    if len(group) == 1:
-        return group[0].where
-    things, numbers = zip(*(place for one in group if (place := _place(one))), strict=True)
-    return f"on {len(group)} {things[0]}s: {ranges_text(numbers)}"
+    """Return where a group is: ``on 8 GPUs: 0-7``, or the place of its only finding.
+
+    The job comes before it where several run: ``train.py, rank 3, pid 4711``.
+    """
+    where = group[0].where
+    if len(group) > 1:
+        things, numbers = zip(*(place for one in group if (place := _place(one))), strict=True)
+        where = f"on {len(group)} {things[0]}s: {ranges_text(numbers)}"
+    return ", ".join(filter(None, (group[0].job, where)))
 
 
 def on_devices(group: Sequence[Finding]) -> bool:

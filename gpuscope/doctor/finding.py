@@ -142,7 +142,8 @@ class Finding:
     those of the table. ``where`` is a file and line, a rank or a device. ``rank`` orders findings
     that are otherwise equal; the highest comes first. ``past`` marks a finding about a trainer that
     has ended, which comes after everything that is true now. ``pids`` are the processes that it
-    concerns, where ``where`` does not name the process.
+    concerns, where ``where`` does not name the process. ``job`` is what its job is called, such as
+    ``train.py``, where several run there, "" elsewhere.
     """
 
     pitfall: str
@@ -158,6 +159,7 @@ class Finding:
     effect: Effect | None = None
     past: bool = False
     pids: tuple[int, ...] = ()
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,6 +75,7 @@ def examine(
     scene = LiveScene(host, history)
     found: list[Finding | Abstained] = []
     examined: list[str] = []
+    several = sum(bool(job.trainers) for job in host.jobs) > 1
     for job in host.jobs:
         if pids is not None and set(pids).isdisjoint(pids_of(job)):
             continue
@@ -84,7 +85,8 @@ def examine(
         ]
         if told or living(job):
             examined.append(_job_name(job))
-        found += told
+        name = job.title if several else ""
+        found += [replace(one, job=name) if isinstance(one, Finding) else one for one in told]
     devices = [one for one in host.devices if one.gone is None and _is_asked_for(one, host, pids)]
     if not examined and pids is not None:
         devices = []

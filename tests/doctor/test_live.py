@@ -14,6 +14,8 @@ import pytest
 from gpuscope.doctor import table
 from gpuscope.doctor.finding import Finding
 from gpuscope.doctor.order import rank
+from gpuscope.doctor.report import lines
+from gpuscope.text.styled import Line, plain
 from gpuscope.wire import frames as f
 from tests.fakes import clocks, jobs, memories, views
 from tests.fakes.cases import each
@@ -482,3 +484,34 @@ def test_only_the_job_that_is_asked_for():
     store = views.store_of(views.crowd())
     assert views.judged(store, {48223}).examined == ("train3.py (pid 48223)", "GPU 3")
     assert len(views.judged(store).examined) == 8 + 1, "and the GPUs"
+
+
+def headings(text: list[Line]) -> list[str]:
+    return [plain(line) for line in text if plain(line)[:1] in "▲◆" and plain(line)]
+
+
+def test_the_heading_of_a_finding_names_the_script_where_several_run():
+    """A reader knows the trainings by their scripts, not by their process numbers."""
+    lost = "its log says nan since step 26–50"
+
+    def told(count: int) -> list[str]:
+        frames = [views.hello(), views.host_def(), *(views.gpu(i) for i in range(count))]
+        for i in range(count):
+            frames += trainer(48220 + i, i, 1, "ada", True, f"job-{i}", f"train{i}.py")
+        for q, at, s in views.ticks(10):
+            sample = f.Sample(q, int(at * 1e9), h=[host_row()])
+            for i in range(count):
+                sample.g.append(device_row(i, 60.0, 90.0))
+                sample.p.append(row("p", 120 + i, cpu_percent=99.0))
+                sample.t.append(trainer_row(20 + i, 100 + int(s), 0.5))
+                for column in ("loss", "skipped_steps"):
+                    sample.t[-1][1 + f.TRAINER_COLUMNS.index(column)] = None
+                sample.why.append([120 + i, "log_loss", f.NOT_SUPPORTED, lost])
+            frames.append(sample)
+        judged = views.judged(views.store_of(frames))
+        return [one for one in headings(lines(judged, None, 120)) if "NaN" in one]
+
+    place = "▲ The loss is NaN since step 26–50  definite, "
+    first, second = "rank 0, GPU 0, pid 48220", "rank 1, GPU 1, pid 48221"
+    assert told(1) == [f"{place}{first}"]
+    assert told(2) == [f"{place}train0.py, {first}", f"{place}train1.py, {second}"]
