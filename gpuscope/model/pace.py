@@ -73,24 +73,33 @@ APART_SECONDS = 2.0
 """Of ranks that step together, the readings may be apart by so much: each is of another moment."""
 
 
-def _steps(living: Sequence[TrainerView]) -> list[float]:
-    """Return the steps of the ranks, the fewest of all where the moments of reading explain more.
+def counts_of(ranks: Sequence[TrainerView], column: str = "step") -> dict[str, float]:
+    """Return the steps of each rank by its key, or what else each counts per step.
 
-    Where a rank stands, or may, the steps do not move on between two readings: a difference is one
-    of the ranks.
+    Ranks that step together have one count, the least of all: more of it is explained by the
+    moments of reading. Where a rank stands, or may, the counts do not move on between two readings:
+    a difference is one of the ranks.
     """
-    steps = [n for t in living if (n := t.number("step")) is not None]
-    usual = [n for t in living if (n := t.number("step_seconds"))]
-    if len(steps) < 2 or not usual or any(is_stalled(t) or is_overdue(t) for t in living):
-        return steps
+    steps = {t.key: n for t in ranks if (n := t.number("step")) is not None}
+    counts = {t.key: n for t in ranks if (n := t.number(column)) is not None}
+    usual = [n for t in ranks if (n := t.number("step_seconds"))]
+    known = len(counts) > 1 and usual and counts.keys() <= steps.keys()
+    if not known or any(is_stalled(t) or is_overdue(t) for t in ranks):
+        return counts
     reached = [
-        n + min(1.0, (t.number("step_age_seconds") or 0.0) / (t.number("step_seconds") or usual[0]))
-        for t in living
-        if (n := t.number("step")) is not None
+        steps[t.key]
+        + min(1.0, (t.number("step_age_seconds") or 0.0) / (t.number("step_seconds") or usual[0]))
+        for t in ranks
+        if t.key in steps
     ]
-    moments = [t.sampled_seconds for t in living if t.sampled_seconds is not None]
+    moments = [t.sampled_seconds for t in ranks if t.sampled_seconds is not None]
     apart = APART_SECONDS + (max(moments) - min(moments) if moments else 0.0)
-    return [min(steps)] if (max(reached) - min(reached)) * max(usual) <= apart else steps
+    if (max(reached) - min(reached)) * max(usual) > apart:
+        return counts
+    least, most = min(counts.values()), max(counts.values())
+    each = max(n / max(steps[key], 1.0) for key, n in counts.items())
+    alike = column == "step" or most - least <= (1 + apart / max(usual)) * each
+    return dict.fromkeys(counts, least) if alike else counts
 
 
 LIKE_THE_BAR = 2.0
@@ -123,7 +132,7 @@ def pace_of(ranks: Sequence[TrainerView]) -> Pace:
     They have stopped where the job hangs, or where every one of them is overdue.
     """
     living = running(ranks)
-    steps = _steps(living)
+    steps = counts_of(living).values()
     usual = [n for t in living if (n := t.number("step_seconds")) is not None]
     means = [n for t in living if (n := t.number("step_seconds_mean")) is not None]
     ages = [n for t in living if t.gone is None and (n := t.number("step_age_seconds")) is not None]

@@ -109,6 +109,17 @@ def test_all_say_the_same_of_the_steps_of_a_job(scene: Scene) -> None:
     heading = flat([listed[0].cells["state"]])
     assert scene.stopped or f"step {steps}" in heading
 
+    # each rank, too, where they step together: they are read at different moments
+    if "–" not in scene.steps:
+        ranked = [flat([row.cells["step"]]) for row in rank_rows(host, job, None, history)]
+        assert set(ranked) == {steps}
+        if not scene.stopped:
+            each = [flat([row.cells["state"]]) for row in listed[1:]]
+            pages = [training_lines(host, one, Idle(0.0, False), 200) for one in host.processes]
+            assert len(each) == len(pages) == len(ranked)
+            assert all(f"step {steps} " in f"{one} " for one in each)
+            assert all(f"{steps} " in flat(page) + " " for page in pages)
+
     # how fast it is, or for how long it was not
     surfaces = {
         "jobs": " ".join(text for text, _ in line.cells.values()),
@@ -141,6 +152,29 @@ def test_all_say_the_same_of_the_steps_of_a_job(scene: Scene) -> None:
         assert told >= {"jobs", "job page", "ranks", "processes", "process page", "time", "ps"}
         assert f"last step {age} ago" in surfaces["job page"]
         assert f"{age} ago" in surfaces["lab"]
+
+
+@pytest.mark.parametrize(
+    ("collectives", "told"),
+    [(37_080, ["37,071", "37,071"]), (38_071, ["37,071", "38,071"])],
+    ids=["a step of them apart", "a thousand apart"],
+)
+def test_ranks_that_step_together_have_launched_as_many_collectives(
+    collectives: int, told: list[str]
+) -> None:
+    """Each rank is read at a moment of its own; what that does not explain is one of the ranks."""
+    frames = changed(jobs.ranks(2), 0, step=4119, collectives=37_071)
+    host, history = seen(changed(frames, 1, step=4120, collectives=collectives))
+    rows = rank_rows(host, host.jobs[0], None, history)
+    assert sorted(flat([row.cells["collectives"]]) for row in rows) == told
+
+
+def test_a_hang_shows_what_each_rank_has_done() -> None:
+    frames = changed(jobs.ranks(stalled=True), 3, step=4023, collectives=36_000)
+    host, history = seen(frames)
+    rows = rank_rows(host, host.jobs[0], None, history)
+    assert {flat([row.cells["step"]]) for row in rows} == {"4,023", "4,024"}
+    assert len({flat([row.cells["collectives"]]) for row in rows}) == 2
 
 
 def test_all_name_a_line_with_its_own_function_where_ranks_wait_in_a_backward_pass() -> None:

@@ -15,6 +15,7 @@ from ...doctor.finding import SEVERITY_TOKENS as SEVERITY_TOKENS
 from ...doctor.report import evidence_lines, fix_sentences
 from ...doctor.steps import KILL, STACKS, copied_steps, marked_step, now_of, steps_of
 from ...model.ended_jobs import number_text
+from ...model.pace import pace_of
 from ...text import styled
 from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
@@ -244,8 +245,8 @@ def _what_runs(host: HostView) -> str:
     titles = [job.title for job in host.jobs if any(t.gone is None for t in job.trainers)]
     if len(titles) != 1:
         return f"{len(titles)} jobs train" if titles else "no training with a probe runs"
-    step = max((s for t in living if (s := t.number("step")) is not None), default=None)
-    return titles[0] if step is None else f"{titles[0]}, step {step:,.0f}"
+    steps = pace_of(living).steps_text
+    return f"{titles[0]}, step {steps}" if steps else titles[0]
 
 
 # ── one finding ──

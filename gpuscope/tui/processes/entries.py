@@ -10,6 +10,8 @@ from ...model.device_trainings import filling, warned_starving
 from ...model.job_state import broken_below, broken_devices
 from ...model.lost_loss import LostLoss, loss_of
 from ...model.memory_room import MemoryRoom
+from ...model.pace import counts_of
+from ...model.ranks import running
 from ...model.stalls import stalled_ranks
 from ...store.view import DeviceView, HistoryOf, HostView, ProcView, TrainerView, UseView
 from ...text.styled import Line, Piece
@@ -42,6 +44,8 @@ class ProcessEntry:
     """Its loss, where that stays NaN or infinite."""
     loss: Piece | None = None
     """The loss that the trainer in it tells."""
+    step: float | None = None
+    """The step of its rank, at the moment of all ranks where they step together."""
 
     @property
     def job(self) -> str | None:
@@ -57,6 +61,9 @@ def entries(host: HostView, history: HistoryOf, idleness: Idleness) -> list[Proc
     stalls = {rank: kind for job in host.jobs for rank, kind in stalled_ranks(job).items()}
     lost = broken_devices(host)
     rooms = [room for one in host.devices if (room := filling(host, one, history)) is not None]
+    steps = {
+        rank: step for job in host.jobs for rank, step in counts_of(running(job.trainers)).items()
+    }
     ends = {room.trainer.id: room for room in rooms}
     out = []
     for process in host.processes:
@@ -78,7 +85,8 @@ def entries(host: HostView, history: HistoryOf, idleness: Idleness) -> list[Proc
         share = warned_starving(host, trainer, history) if trainer is not None else 0.0
         told = loss_piece(host, [trainer]) if trainer is not None else None
         gone = loss_of(host, trainer or process, history)
-        facts = (trainer, _sm(uses), since, memory, stalled, broken, room, share, gone, told)
+        step = steps.get(trainer.key) if trainer is not None else None
+        facts = (trainer, _sm(uses), since, memory, stalled, broken, room, share, gone, told, step)
         out.append(ProcessEntry(process, uses, own, *facts))
     return out
 
@@ -93,5 +101,5 @@ def state_of(entry: ProcessEntry, glyphs: Glyphs, paced: bool = False) -> Line:
     e = entry
     return state_words(
         e.process, e.uses, e.trainer, e.idle, glyphs, e.stalled, e.broken, paced, e.ends, e.starved,
-        e.lost,
+        e.lost, e.step,
     )  # fmt: skip

@@ -33,6 +33,7 @@ def state_words(
     ends: MemoryRoom | None = None,
     starved: float = 0.0,
     lost: LostLoss | None = None,
+    step: float | None = None,
 ) -> Line:
     """Return a glyph with a word, and why: by its probe, else by its log, else by its load.
 
@@ -41,11 +42,12 @@ def state_words(
     of a device that it uses and that no program can rely on, which comes before all else.
     ``paced``: how long its step takes is told elsewhere. ``ends`` is its memory where that runs
     out soon, ``starved`` the share of a step that it waits for input where that is a warning,
-    ``lost`` its loss where that stays NaN or infinite.
+    ``lost`` its loss where that stays NaN or infinite. ``step`` is the one to tell of it, where
+    that is not the one of its own reading.
     """
     if broken is not None:
         index, state = broken
-        step = trainer.number("step") if trainer is not None else None
+        step = trainer.number("step") if trainer is not None and step is None else step
         last = f" last step {step:,.0f}" if step is not None else ""
         return [(f"{glyphs.bad} GPU {index} {state.word}", "bad"), (last, "muted")]
     hangs = trainer is not None and is_stalled(trainer)
@@ -58,20 +60,28 @@ def state_words(
         if starved and not is_stalled(trainer) and not stalled:
             of_step = f" {percent_text(starved)} of {told_input(trainer, brief=True)[1]}"
             return [(f"{glyphs.warn} input-bound", "warn"), (of_step, "muted")]
-        return _training(trainer, idle, glyphs, stalled, paced)
-    step = process.number("log_step")
+        return _training(trainer, idle, glyphs, stalled, paced, step)
+    logged = process.number("log_step")
     if idle:
         return [(f"{glyphs.idle} idle", "idle")]
-    if step is not None:
-        return [(f"{glyphs.ok} step {step:,.0f}", "ok"), (" by its log", "muted")]
+    if logged is not None:
+        return [(f"{glyphs.ok} step {logged:,.0f}", "ok"), (" by its log", "muted")]
     shares = [share for use in uses if (share := use.number("sm_percent")) is not None]
     if any(share >= IDLE_PERCENT for share in shares):
         return [(f"{glyphs.ok} runs kernels", "ok"), (" · no probe", "muted")]
     return [("no probe", "muted")]
 
 
-def _training(trainer: TrainerView, idle: Idle, glyphs: Glyphs, stalled: str, paced: bool) -> Line:
-    age, step = trainer.number("step_age_seconds"), trainer.number("step")
+def _training(
+    trainer: TrainerView,
+    idle: Idle,
+    glyphs: Glyphs,
+    stalled: str,
+    paced: bool,
+    step: float | None,
+) -> Line:
+    age = trainer.number("step_age_seconds")
+    step = trainer.number("step") if step is None else step
     if is_stalled(trainer):
         at, inner = place(trainer).text, place(trainer).innermost
         old = f" {short_age_text(age)}" if age is not None else ""

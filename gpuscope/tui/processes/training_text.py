@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from ...model.allocator_account import inside_torch
 from ...model.job_state import broken_below
 from ...model.lost_loss import loss_of
-from ...model.pace import pace_of, seconds_left
+from ...model.pace import counts_of, pace_of, seconds_left
+from ...model.ranks import running
 from ...model.stalls import is_stalled, stalled_ranks
 from ...model.step_parts import step_parts
 from ...model.step_time import input_share
@@ -69,7 +70,9 @@ def _says_more(trainer: TrainerView) -> bool:
 def _course(host: HostView, trainer: TrainerView) -> list[Line]:
     n, pace = trainer.number, pace_of([trainer])
     lines: list[Line] = []
-    step, total = n("step"), n("progress_total")
+    job, total = host.job_of(trainer), n("progress_total")
+    ranks = running(job.trainers) if job is not None else [trainer]
+    step = counts_of(ranks).get(trainer.key, n("step"))
     eta = seconds_left(trainer) if not pace.stopped else None
     loss = loss_piece(host, [trainer])
     if step is not None:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ...model.odd_parts import parts_of
-from ...model.pace import PARTS_STEPS, pace_of
+from ...model.pace import PARTS_STEPS, counts_of, pace_of
 from ...model.ranks import name_of
 from ...model.step_time import MIXED, split_of, words_of
 from ...store.view import DeviceView, HostView, TrainerView
@@ -127,11 +127,12 @@ def rank_rows(
     stopped they are of the time before, and no reason for its mark.
     """
     by_id = {device.id: device for device in host.devices}
+    counts = counts_of(ranks)
     out = []
     for trainer in sorted(ranks, key=lambda one: (one.key not in odd, one.key not in marks)):
         sign, token = marks.get(trainer.key, (" ", "text"))
         device = next((by_id[a.gpu] for a in trainer.allocators if a.gpu in by_id), None)
-        number, usual = trainer.number("step"), trainer.number("step_seconds")
+        number, usual = counts.get(trainer.key), trainer.number("step_seconds")
         slow = trainer.number("step_seconds_p95")
         past = "muted" if pace_of([trainer]).stopped else "text"
         cells: dict[str, Cell] = {

@@ -11,7 +11,7 @@ from ...model.job_ends import end_text
 from ...model.job_state import broken_below
 from ...model.late_rank import late_rank
 from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
-from ...model.pace import has_stopped, pace_of
+from ...model.pace import counts_of, has_stopped, pace_of
 from ...model.ranks import running
 from ...model.reading_age import old_seconds
 from ...model.stalls import is_overdue, place, stalled_ranks, waits_in_collective, worst_rank
@@ -179,6 +179,7 @@ def rank_rows(
     for room in rooms(host.devices, living, history):
         by_trainer.setdefault(room.trainer.key, room)
     order = list(by_trainer)
+    counts = {column: counts_of(living, column) for column in ("step", "collectives")}
     parts = parts or step_parts(living, host, history)
     tokens = tokens_of(parts) if parts is not None else {}
     broken = {t.key: lost for t in living if (lost := broken_below(host, t)) is not None}
@@ -214,6 +215,7 @@ def rank_rows(
             ends,
             tokens,
             history,
+            counts,
         )
 
     ends = len({t.gone.reason for t in living if t.gone is not None}) > 1
@@ -225,7 +227,9 @@ def rank_rows(
         rest = [t for group in groups[most - 1 :] for t in group]
         groups = [*groups[: most - 1], rest]
     return [
-        row(group[0]) if len(group) == 1 else _group_row(host, group, by_trainer, tokens)
+        row(group[0])
+        if len(group) == 1
+        else _group_row(host, group, by_trainer, tokens, counts["step"])
         for group in groups
     ]
 
@@ -256,6 +260,7 @@ def _rank_row(
     ends: bool,
     tokens: Mapping[str, str],
     history: HistoryOf,
+    counts: Mapping[str, Mapping[str, float]],
 ) -> TableRow:
     rank, alone = trainer.definition.rank, trainer.definition.world_size == 1
     age = trainer.number("step_age_seconds")
@@ -269,7 +274,7 @@ def _rank_row(
         if not trainer.definition.cuda
         else "–",
         "pid": [(str(trainer.definition.pid), "muted")],
-        "step": _number(trainer, "step", bad if bad == "bad" else "text"),
+        "step": _number(counts["step"].get(trainer.key), bad if bad == "bad" else "text"),
         "pace": NOTHING if has_stopped(trainer) else _seconds(trainer, "step_seconds"),
         "age": [
             (
@@ -279,7 +284,7 @@ def _rank_row(
         ]
         if trainer.gone is None
         else NOTHING,
-        "collectives": _number(trainer, "collectives", bad),
+        "collectives": _number(counts["collectives"].get(trainer.key), bad),
         "split": split_bar(parts, tokens)
         if not has_stopped(trainer) and (parts := step_parts([trainer])) is not None
         else NOTHING,
@@ -323,8 +328,7 @@ def _at(
     return [(phase, "muted")] if isinstance(phase, str) and phase != "train" else NOTHING
 
 
-def _number(trainer: TrainerView, column: str, token: str) -> Sequence[Piece]:
-    value = trainer.number(column)
+def _number(value: float | None, token: str) -> Sequence[Piece]:
     return [(f"{value:,.0f}", token)] if value is not None else NOTHING
 
 
@@ -338,22 +342,23 @@ def _group_row(
     ranks: Sequence[TrainerView],
     by_trainer: Mapping[str, MemoryRoom],
     tokens: Mapping[str, str],
+    counts: Mapping[str, float],
 ) -> TableRow:
     """Return ranks that have one row together, which says the worst of them."""
-    pace = pace_of(ranks)
+    pace, steps = pace_of(ranks), {counts[t.key] for t in ranks if t.key in counts}
     parts = None if pace.stopped else step_parts(ranks)
     found = [by_trainer[t.key] for t in ranks if t.key in by_trainer]
     allocated = [n for room in found if (n := room.fullest.number("allocated_bytes")) is not None]
     reserved = [n for room in found if (n := room.fullest.number("reserved_bytes")) is not None]
     left = [room.headroom_bytes for room in found if room.headroom_bytes is not None]
     ages = [n for t in ranks if (n := t.number("step_age_seconds")) is not None]
-    steps = [] if pace.stopped else [n for t in ranks if (n := t.number("step_seconds"))]
+    times = [] if pace.stopped else [n for t in ranks if (n := t.number("step_seconds"))]
     shares = [n for t in ranks if (n := told_input(t)[0]) is not None]
     places = {place(t): t for t in ranks}
     cells: dict[str, Cell] = {
         "rank": [(_ranks_text(ranks), "text")],
-        "step": [(pace.steps_text, "text")],
-        "pace": _most([brief_duration_text(n) for n in sorted(steps)], "text"),
+        "step": _number(min(steps), "text") if len(steps) == 1 else [(pace.steps_text, "text")],
+        "pace": _most([brief_duration_text(n) for n in sorted(times)], "text"),
         "age": _most([step_age_text(n) for n in sorted(ages)], "muted"),
         "split": split_bar(parts, tokens) if parts is not None else "",
         "input": _most([percent_text(n, whole=True) for n in sorted(shares)], "muted"),
