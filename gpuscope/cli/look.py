@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TypeVar
 
 from ..doctor.finding import Finding
 from ..doctor.live_causes import fix_of
@@ -12,11 +13,14 @@ from ..wire.clean import clean
 from .time_document import proof
 from .watched_host import ProbedTrainer, answer_of
 
+Seen = TypeVar("Seen")
 LEAST_SECONDS = 1.0
 """With less time left, no look is begun."""
 RECORDED_SHARE = 0.75
 """For this share of its time a look records, and then it reads what it has."""
 NO_TIME = "the trainer answered so late that no time was left for it"
+PATIENT = "the Time tab waits for slow steps"
+WAITS = f"gpuscope    then 3 and l: {PATIENT}"
 NEXT: tuple[tuple[str, str], ...] = (
     ("another profiler", "the same again, when that profiler has ended"),
     ("a profiler of its own", "the same again, when that profiler has ended"),
@@ -24,14 +28,25 @@ NEXT: tuple[tuple[str, str], ...] = (
     ("CUPTI", "python -c 'import torch; print(torch.profiler.supported_activities())' has CUDA "
      "where torch can trace it; no other profiler may run on the GPU"),
     ("another thread", "import torch in the thread that trains"),
-    ("in time", "gpuscope    then 3 and l: the Time tab waits for slow steps"),
-    ("was not done within", "gpuscope    then 3 and l: the Time tab waits for slow steps"),
+    ("in time", WAITS),
+    ("was not done within", WAITS),
     ("no step", "the same again, after the first steps"),
 )  # fmt: skip
 """Words of a reason why a look was not possible, and what to do next."""
 BAR_CELLS = 24
 LEAST_SHARE = 0.001
 """The lower levels of the stack that are shown as one row."""
+
+
+STANDS_STILL = "the training stands still, so that no step ends"
+
+
+def in_a_hang(known: tuple[Seen | None, str] | None) -> tuple[Seen | None, str] | None:
+    """Return the answer of a trainer that hangs: no patience leads to its next step."""
+    if known is None or known[0] is not None:
+        return known
+    patient = PATIENT in known[1] or PATIENT in _next_step(known[1])
+    return (None, STANDS_STILL) if patient else known
 
 
 def announce(found: ProbedTrainer) -> None:
@@ -61,7 +76,7 @@ async def take(found: ProbedTrainer, seconds: float) -> tuple[Look | None, str]:
 def lines(look: Look | None, problem: str, width: int) -> list[str]:
     """Return the rows of the device, and what the look has cost."""
     if look is None:
-        then = next((then for part, then in NEXT if part in problem), "")
+        then = _next_step(problem)
         refusal = [f"No GPU trace was taken: {problem}."]
         return [*refusal, f"Next: {then}"] if then else refusal
     each = duration_text(look.step_seconds)
@@ -82,6 +97,10 @@ def lines(look: Look | None, problem: str, width: int) -> list[str]:
         out.append(_row(row, look, width))
     out += ["", cost(look), *notes(look)]
     return [line.rstrip() for line in out]
+
+
+def _next_step(problem: str) -> str:
+    return next((then for part, then in NEXT if part in problem), "")
 
 
 # ── what to do ──

@@ -12,10 +12,10 @@ from ..model.useful_work import (
     unknown_text,
 )
 from ..text.units import duration_text
-from .look import LEAST_SECONDS
+from .look import LEAST_SECONDS, PATIENT
 from .watched_host import ProbedTrainer, answer_of
 
-WAITS = "Next: gpuscope, then 3 and w: the Time tab waits for slow steps"
+WAITS = f"Next: gpuscope, then 3 and w: {PATIENT}"
 SLACK = 1.25
 """The counted step takes so many times the usual time, as its operators are noted one by one."""
 PRICE = (

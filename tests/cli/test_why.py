@@ -258,6 +258,25 @@ def test_a_step_that_was_not_counted_in_time_is_told_from_a_silent_probe(ask):
         assert f"Useful work: unknown: {said}" in " ".join(out.split())
 
 
+def test_to_wait_for_the_next_step_of_a_hang_is_no_advice(ask):
+    told = half_idle(os.getpid())
+    names = {"stall_at": "late.py:31 main", "step_age_seconds": 240.0}
+    for sample in (one for one in told if isinstance(one, frames.Sample)):
+        for row in sample.t:
+            for name, value in names.items():
+                row[1 + frames.TRAINER_COLUMNS.index(name)] = value
+    late = fails("unfinished", "no answer within 9 s")
+    value = gives({"minutes": [minute()], "problem": ""})
+    unseen = fails("failed", "no step ended in time")
+    status, out, _, _ = ask(str(os.getpid()), frames=told, time=value, look=unseen, work=late)
+    said = " ".join(out.split())
+    assert status == 1
+    assert "Stalled for 4 min 00 s" in said
+    assert "Useful work: unknown: the training stands still, so that no step ends." in said
+    assert "No GPU trace was taken: the training stands still, so that no step ends." in said
+    assert "waits for slow steps" not in said
+
+
 def test_what_does_not_fit_into_the_time_is_left_out_with_a_sentence(ask, monkeypatch):
     monkeypatch.setattr(why, "WHOLE_SECONDS", 0.0)
     value = gives({"minutes": [minute()], "problem": ""})

@@ -206,9 +206,21 @@ async def _ask(
         if missing:
             reports = [_noted(one, one.note or LATE_READINGS) for one in reports]
         return [
-            replace(one, look=looks.get(rank.trainer.id), work=works.get(rank.trainer.id))
+            _with_answers(one, looks.get(rank.trainer.id), works.get(rank.trainer.id))
             for one, rank in zip(reports, ranks, strict=True)
         ]
+
+
+def _with_answers(
+    one: TrainerTime,
+    seen: tuple[Look | None, str] | None,
+    counted: tuple[UsefulWork | None, str] | None,
+) -> TrainerTime:
+    if one.standstill is not None and one.standstill.stalled:
+        from ..look import in_a_hang
+
+        return replace(one, look=in_a_hang(seen), work=in_a_hang(counted))
+    return replace(one, look=seen, work=counted)
 
 
 async def _look_and_count(
