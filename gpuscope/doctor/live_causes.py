@@ -445,7 +445,7 @@ def _share_text(trainer: TrainerView, ledger: TimeLedger, cause: Cause) -> str:
     assert clock is not None
     who = f"{name_of(trainer)}: " if trainer.definition.rank is not None else ""
     return (
-        f"{who}{duration_text(clock.seconds)} of the last {duration_text(ledger.seconds)} "
+        f"{who}{duration_text(clock.seconds)} of the last {window_text(round(ledger.seconds))} "
         f"({count_text(ledger.steps, 'step')}) went into {clock.words}: {percent_text(clock.share)}"
     )
 

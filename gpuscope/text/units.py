@@ -145,16 +145,15 @@ def brief_age_text(seconds: float) -> str:
 
 
 def window_text(seconds: float) -> str:
-    """Return the length of a window or a limit: ``30 s``, ``1.5 h``.
+    """Return the length of a window or a limit: ``30 s``, ``5 min``, ``12 h``.
 
-    One that is not round has two units: ``4 min 01 s``.
+    One that is not round has two units, as any duration has: ``4 min 30 s``.
     """
     seconds = round(seconds) if seconds >= 60 else seconds
-    for unit, name in ((3600, "h"), (60, "min"), (1, "s")):
-        if seconds >= unit and 2 * seconds % unit == 0:
-            short = unit > 1 or seconds < 60
-            return f"{seconds / unit:g} {name}" if short else age_text(seconds)
-    return duration_text(seconds)
+    if seconds >= 60:
+        unit, name = (3600, "h") if seconds >= 3600 else (60, "min")
+        return age_text(seconds) if seconds % unit else f"{seconds / unit:g} {name}"
+    return f"{seconds:g} s" if seconds >= 1 and 2 * seconds % 1 == 0 else duration_text(seconds)
 
 
 def _two_units(seconds: float) -> str:

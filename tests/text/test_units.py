@@ -209,10 +209,10 @@ def test_a_window_that_is_not_round_is_written_like_a_duration():
     assert [window_text(seconds) for seconds in (30, 60, 90, 600, 3600, 5400)] == [
         "30 s",
         "1 min",
-        "1.5 min",
+        "1 min 30 s",
         "10 min",
         "1 h",
-        "1.5 h",
+        "1 h 30 min",
     ]
     assert [window_text(seconds) for seconds in (299.6, 240.4)] == ["5 min", "4 min"]
     assert [window_text(seconds) for seconds in (46, 158, 241.2)] == [
