@@ -76,13 +76,15 @@ def cut(line: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS) -> Lin
 _SMALL_WORDS = tuple(
     f" {word}" for word in ("a", "and", "at", "for", "in", "of", "on", "the", "to")
 )
-_ENDS_OF_PARTS = ("  ", " · ", "; ", ": ", " (", ", ")
+_DOT = " · "
+_ENDS_OF_PARTS = ("  ", _DOT, "; ", ": ", " (", ", ")
 
 
 def cut_whole(line: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS) -> Line:
     """Return as many whole parts of a line as have room, and none that is cut in the middle.
 
-    Parts end at two blanks or at a mark such as a comma. Where the first part alone is too long,
+    Parts end at two blanks or at a mark such as a comma; a word before a colon, as in ``· how: tab
+    4``, is none without what it announces. Where the first part alone is too long,
     or would leave over half of the room empty, the line is cut behind a word, with an ellipsis.
     """
     if cells(line) <= room:
@@ -96,6 +98,9 @@ def cut_whole(line: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS) 
     end = max(ends)
     if text[: max(end, 0)].count("(") > text[: max(end, 0)].count(")"):
         end = text.rfind(" (", 0, end)
+    label = text.rfind(_DOT, 0, max(end, 0))
+    if text[max(end, 0) :].startswith(": ") and label >= 0:
+        end = end if " " in text[label + len(_DOT) : end] else label
     more = ""
     if width.cells(text[: max(end, 0)]) < room / 2:
         shown, more = width.beginning(text, room - width.cells(ellipsis)), ellipsis

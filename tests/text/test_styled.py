@@ -131,6 +131,11 @@ def test_a_line_that_is_too_long_keeps_its_whole_parts():
     assert styled.plain(styled.cut_whole(stuck, 28)) == "stuck at train.py:34…"
     bracket: styled.Line = [("died without cleanup (SIGTERM, SIGKILL or a crash)", "text")]
     assert styled.plain(styled.cut_whole(bracket, 36)) == "died without cleanup"
+    announced: styled.Line = [("forward in bf16; weights stay float32", "text")]
+    announced += [(" · how: tab 4, Doctor", "muted")]
+    for room in range(43, 46):  # the colon is the last that has room, or "how" is
+        assert styled.plain(styled.cut_whole(announced, room)) == announced[0][0]
+    assert styled.plain(styled.cut_whole(announced, 50)) == f"{announced[0][0]} · how: tab 4"
     for room in range(50):
         assert styled.cells(styled.cut_whole(line, room)) <= room
 
