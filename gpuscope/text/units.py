@@ -79,16 +79,19 @@ def amount_text(count: float, unit: int = GIB) -> str:
     return three_digits(value) if value else "0"
 
 
-def sizes_text(*sizes: Optional[float], named: bool = False) -> str:
-    """Return sizes in one unit, with a slash between them: ``3.78/7.40``, ``65.1/68.0 MiB``.
+def sizes_text(*sizes: Optional[float]) -> str:
+    """Return sizes in one unit, with a slash between them: ``3.78/7.40 GiB``, ``65.1/68.0 MiB``.
 
-    The unit is MiB where GiB would leave only one digit of all of them. GiB is told if ``named``:
-    else the reader sees it elsewhere.
+    The unit is MiB where GiB would leave only one digit of all of them.
     """
     small = 0 < max((size or 0.0 for size in sizes), default=0.0) < GIB / 10
-    unit = MIB if small else GIB
-    text = "/".join(amount_text(size, unit) if size is not None else "–" for size in sizes)
-    return f"{text} MiB" if small else f"{text} GiB" if named else text
+    unit, name = (MIB, "MiB") if small else (GIB, "GiB")
+    return f"{amounts_text(*sizes, unit=unit)} {name}"
+
+
+def amounts_text(*sizes: Optional[float], unit: int = GIB) -> str:
+    """Return sizes whose unit the reader sees elsewhere, with a slash between them."""
+    return "/".join(amount_text(size, unit) if size is not None else DASH for size in sizes)
 
 
 def sides_text(more: float, less: float) -> str:

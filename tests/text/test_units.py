@@ -16,6 +16,7 @@ from gpuscope.text.units import (
     TIB,
     age_text,
     amount_text,
+    amounts_text,
     brief_age_text,
     brief_duration_text,
     brief_left_text,
@@ -96,13 +97,13 @@ def test_a_column_names_its_unit_once(count, unit, text):
 
 
 def test_sizes_beside_each_other_have_one_unit_and_three_digits():
-    assert sizes_text(3.78 * GIB, 7.4 * GIB) == "3.78/7.40"
-    assert sizes_text(3.78 * GIB, 7.4 * GIB, named=True) == "3.78/7.40 GiB"
-    assert sizes_text(65.1 * MIB, 68 * MIB, named=True) == "65.1/68.0 MiB"
+    assert sizes_text(3.78 * GIB, 7.4 * GIB) == "3.78/7.40 GiB"
+    assert sizes_text(65.1 * MIB, 68 * MIB) == "65.1/68.0 MiB"
     assert sizes_text(65.1 * MIB) == "65.1 MiB"
-    assert sizes_text(65.1 * MIB, 1 * GIB) == "0.06/1.00", "of one the digits are enough"
+    assert sizes_text(65.1 * MIB, 1 * GIB) == "0.06/1.00 GiB", "of one the digits are enough"
     assert sizes_text(None, 68 * MIB) == "–/68.0 MiB"
-    assert sizes_text(0.0, 0.0, named=True) == "0/0 GiB"
+    assert sizes_text(0.0, 0.0) == "0/0 GiB"
+    assert amounts_text(65.1 * MIB, None) == "0.06/–", "the unit stands in the head"
 
 
 @each(

@@ -6,7 +6,7 @@ from ...model.device_trainings import told_input
 from ...model.pace import pace_of
 from ...store.view import TrainerView
 from ...text.styled import Piece
-from ...text.units import brief_duration_text, percent_text, sizes_text
+from ...text.units import amount_text, brief_duration_text, percent_text
 from ..widgets.table import Cell, Column
 
 PEAK = Column("peak", "PEAK GiB", 8, align="right", priority=13)
@@ -29,7 +29,7 @@ def training_cells(trainer: TrainerView | None, waits: bool, loss: Piece | None)
     pace, share = pace_of([trainer]).seconds, told_input(trainer)[0]
     cells: dict[str, Cell] = {}
     if peaks:
-        cells[PEAK.key] = [(sizes_text(max(peaks)), "muted")]
+        cells[PEAK.key] = [(amount_text(max(peaks)), "muted")]
     if pace is not None:
         cells[PACE.key] = [(brief_duration_text(pace), "text")]
     if share is not None:

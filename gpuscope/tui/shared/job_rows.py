@@ -378,7 +378,7 @@ def _memory(host: HostView, found: Sequence[MemoryRoom]) -> dict[str, Piece]:
         return {"memory": DASH, "left": DASH}
     allocator, left = known[0].fullest, known[0].headroom_bytes
     allocated, reserved = allocator.number("allocated_bytes"), allocator.number("reserved_bytes")
-    text = sizes_text(allocated, reserved or 0.0, named=True)
+    text = sizes_text(allocated, reserved or 0.0)
     if old_seconds(host, known[0].allocator) is not None:
         then = (f"{UNICODE.about}{bytes_text(left)}", "faint") if left is not None else DASH
         return {"memory": DASH, "left": then}

@@ -20,6 +20,6 @@ def wide_cells(trainers: Sequence[TrainerView]) -> dict[str, Piece]:
     peaks = [
         n for t in trainers for one in t.allocators if (n := one.number("peak_allocated_bytes"))
     ]
-    peak: Piece = (sizes_text(max(peaks), named=True), "muted") if peaks else DASH
+    peak: Piece = (sizes_text(max(peaks)), "muted") if peaks else DASH
     p95: Piece = (brief_duration_text(max(slowest)), "muted") if slowest else DASH
     return {"p95": p95, "done": share, "peak": peak}

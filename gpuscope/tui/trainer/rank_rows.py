@@ -20,7 +20,7 @@ from ...store.view import by_id
 from ...text import styled
 from ...text.ranges import compact_ranges
 from ...text.styled import Piece
-from ...text.units import amount_text, brief_duration_text, percent_text, sizes_text
+from ...text.units import amount_text, amounts_text, brief_duration_text, percent_text
 from ...text.width import cells as text_cells
 from ..shared.job_notes import most_starving
 from ..shared.job_rows import step_age_text
@@ -297,7 +297,7 @@ def _rank_row(
             room.fullest.number("reserved_bytes"),
         )
         old = old_seconds(host, room.allocator) is not None
-        cells["memory"] = NOTHING if old else sizes_text(allocated, reserved)
+        cells["memory"] = NOTHING if old else amounts_text(allocated, reserved)
         left = room.headroom_bytes
         tight = left is not None and left < TIGHT_BYTES
         size = amount_text(left) if left is not None else "–"
@@ -367,7 +367,7 @@ def _group_row(
         else [(f"{len(places)} places, {key_of('all', 'JobScreen')}: all ranks", "muted")],
     }
     if allocated and reserved:
-        held = sizes_text(max(allocated), max(reserved))
+        held = amounts_text(max(allocated), max(reserved))
         cells["memory"] = f"≤ {held}" if len(found) > 1 else held
     if left:
         size = f"{'≥ ' if len(left) > 1 else ''}{amount_text(min(left))}"
