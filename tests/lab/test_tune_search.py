@@ -13,7 +13,14 @@ import pytest
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import Entry, entry_of
 from gpuscope.lab.run_facts import RunFacts
-from gpuscope.lab.tune.findings import CLEARLY_SLOWER, Found, PredictedMemory, SearchSettings, Trial
+from gpuscope.lab.tune.findings import (
+    CLEARLY_SLOWER,
+    UNPROVED_STEP,
+    Found,
+    PredictedMemory,
+    SearchSettings,
+    Trial,
+)
 from gpuscope.lab.tune.search import CannotTune, Search
 from gpuscope.lab.tune.space import Limits
 
@@ -170,6 +177,24 @@ def test_nothing_is_faster_where_no_switch_does_anything():
         card = Card(lambda config: 100.0, noise=0.01, seed=seed)
         found = card.tune()
         assert found.best == BASE, seed
+
+
+def test_where_nothing_is_proved_no_candidate_is_called_kept():
+    """The heading tells to keep the baseline: no row below it may say that it was kept instead."""
+
+    class Fickle(Card):
+        """A card on which what was faster in the search is not so in the proof."""
+
+        def run(self, trial: Trial) -> Entry:
+            self.rate = (lambda config: 100.0) if trial.purpose.startswith("the proof") else rate
+            return super().run(trial)
+
+    found = Fickle().tune()
+    assert found.best == BASE
+    assert "kept" not in {row.status for row in found.rows}
+    seemed = [row for row in found.rows if row.reason == UNPROVED_STEP]
+    assert [row.status for row in seemed] == ["no_difference"] * len(seemed)
+    assert seemed
 
 
 def test_a_machine_that_becomes_slower_does_not_hide_what_is_faster():

@@ -35,6 +35,8 @@ STATUS: dict[str, str] = {
 """The word of the table for each status of a candidate."""
 NO_FIT, NO_RUN = NEEDED = "does not fit without it", "does not run without it"
 """Why the gain of a switch is not a number: the training needs the switch."""
+UNPROVED_STEP = "it seemed faster in the search, but was not proved"
+"""Why a candidate from which the search went on is not kept, where the baseline stays the best."""
 Fit = Callable[[LabConfig], "PredictedMemory | None"]
 
 
@@ -101,6 +103,9 @@ class Found:
     with the baseline in runs of their own; None where they are the same, or the baseline cannot
     run. ``stopped`` says why the search ended early, "" if it came to its end. ``more_seconds`` is
     how long the trials that were left out are expected to take, with a proof; None where none was.
+
+    Where the baseline itself is the best, no candidate stays "kept": it seemed faster in the
+    search, but neither it nor what was built on it has proved that.
     """
 
     baseline: LabConfig
@@ -112,6 +117,11 @@ class Found:
     loss: Loss | None = None
     baseline_failure: str = ""
     more_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for row in self.rows if self.best == self.baseline else ():
+            if row.status == "kept":
+                row.status, row.reason = "no_difference", row.reason or UNPROVED_STEP
 
 
 @dataclass(frozen=True, slots=True)
