@@ -41,7 +41,7 @@ class Generation:
         self._made = 0
         self._windows: dict[str, int] = {}
         self.parameters = quantised.numbers(self.model)
-        self.setup = [quantised.weights_text(self.model)]
+        self.setup = [] if request.quantize else [quantised.weights_text(self.model)]
         for name, one in (*self.model.named_parameters(), *self.model.named_buffers()):
             fakes.decide(one, "parameter", name.rpartition(".")[0])
 

@@ -184,7 +184,8 @@ class _Training:
             fakes.doubt(Doubt("scaler", text))
         self.batch, self.source = self.subject.batch, self.subject.source
         self.parameters = quantised.numbers(self.subject.model)
-        self.setup = [quantised.weights_text(self.subject.model)]
+        packed = bool(self.request.quantize)  # the layout of its weights is said already
+        self.setup = [] if packed else [quantised.weights_text(self.subject.model)]
         self.setup += [type(self.subject.optimizer).__name__] if self.subject.optimizer else []
         parameters = self.subject.model.parameters()
         stored = [part for one in parameters for part in quantised.parts(one) or [one]]
