@@ -149,7 +149,7 @@ async def test_a_rank_that_is_a_tenth_slower_is_named_here_on_the_overview_and_b
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await until(pilot, "the others wait for rank 3, ", " ms a step (", " %) since ")
         assert "train.py rank 3" in screen
-        assert "▸ ○ rank 3" in screen, "the cursor begins at the rank that is told of"
+        assert "▸   rank 3" in screen, "the cursor begins at the rank that is told of"
         # the legend does not fit, and the rows have it
         await until(pilot, "as in the table")
         await pilot.press("1")

@@ -54,7 +54,7 @@ def all_named(parts: StepParts, cells: int, glyphs: Glyphs | None = None) -> Ste
     for count in range(len(told), 0, -1):
         first = dict(list(told.items())[:count])
         more = len(told) - count
-        words = {**parts.words, OTHERS: f"{more} others"}
+        words = {**parts.words, OTHERS: "rest"}
         shares = {**first, OTHERS: 1.0 - sum(first.values())} if more else first
         found = replace(parts, shares=shares, words=words)
         if more != 1 and styled.cells(_pieces(found, glyphs)) <= cells:
