@@ -1,4 +1,7 @@
-"""A real training that prints a loss of NaN from some step on, asked by the verbs."""
+"""A real training that prints a loss of NaN from some step on, asked by the verbs.
+
+When they are asked, the first NaN no longer stands in the end of the log that is read at first.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ for step in range(1, 3000):
     time.sleep(0.02)
     if step % 5 == 0:
         shown = loss.item() * (float("nan") if {lost} else 1.0)
+        print("the batch:", "." * 2000)
         print(f"step {{step}} loss {{shown:.4f}} val_loss nan", flush=True)
 """
 
