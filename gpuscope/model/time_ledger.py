@@ -249,19 +249,22 @@ def _of_long_steps(
                 yield known, amount(spent) or 0.0, seen, place if isinstance(place, str) else ""
 
 
-def during_hang(trainer: TrainerView) -> TimeLedger:
+def during_hang(trainer: TrainerView, waits: bool = False) -> TimeLedger:
     """Return what a trainer that hangs has done since its last step, as far as it is told.
 
-    It has no rows where its probe does not tell what belongs to the hang.
+    It has no rows where its probe does not tell what belongs to the hang. Of a rank that ``waits``
+    for others the backward pass is communication: there DDP and FSDP wait for their collectives,
+    below the last function that a stack shows.
     """
+    alias = {"backward": "communication"} if waits else {}
     now, age = trainer.sampled_seconds, trainer.number("step_age_seconds")
     if now is None or age is None:
         return read({})
     minutes = []
     for minute in trainer.minutes:
         booked = list(_of_long_steps(minute, "hang")) if _end(minute) > now - age else []
-        rows = [[name, spent, count] for name, spent, count, _ in booked]
-        places = [[name, place, spent] for name, spent, _, place in booked]
+        rows = [[alias.get(name, name), spent, count] for name, spent, count, _ in booked]
+        places = [[alias.get(name, name), place, spent] for name, spent, _, place in booked]
         looks = int(sum(count for _, _, count, _ in booked))
         minutes.append({"rows": rows, "places": places, "looks": looks, "steps": 0})
     return read({"minutes": minutes})

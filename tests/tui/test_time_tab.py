@@ -14,7 +14,7 @@ from gpuscope.doctor.finding import Finding
 from gpuscope.doctor.live import examine
 from gpuscope.model import step_colours
 from gpuscope.model.look import read as read_look
-from gpuscope.model.step_time import SPLIT_WORDS
+from gpuscope.model.step_time import SPLIT_WORDS, split_of
 from gpuscope.model.time_ledger import WORDS, of_trainer, read, recent
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.time_minutes import of_event
@@ -28,14 +28,17 @@ from gpuscope.tui.charts.stack_columns import stack_columns
 from gpuscope.tui.shell.selection import keys_of
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import THEMES, Tokens
+from gpuscope.tui.time.hang_rows import add_hang, hang_lines
 from gpuscope.tui.time.pane import TimePane
-from gpuscope.tui.time.rows import SHORT, clock_rows
+from gpuscope.tui.time.rows import SHORT, clock_rows, split_rows
 from gpuscope.tui.time.text import coverage_text, row_detail
 from gpuscope.tui.time.without_ledger import (
     SHORT_PARTS,
     STRIP_FRAME,
     fitted_strip_rows,
     part_detail,
+    rank_columns,
+    rank_rows,
     strip_rows,
 )
 from gpuscope.tui.trainer import time_history as history
@@ -724,6 +727,45 @@ async def test_a_hang_of_which_alone_there_are_samples_stands_beside_the_parts_o
         assert " 100 % " in first
         for name in ("input", "compute", "optimizer", "other"):
             assert any(f"█ {name} " in line for line in table), "as in the legend of the chart"
+
+
+@in_loop
+async def test_the_backward_pass_of_a_rank_that_waits_for_others_in_a_hang_is_communication():
+    frames = with_the_hang(1, 0)
+    for frame in frames:
+        if isinstance(frame, f.Event) and frame.data and "hang" in frame.data:
+            frame.data |= {"seconds": 38.0, "looks": 190, "places": ""}
+            waits = "backward 37.0 185 train.py:60 <module>"
+            frame.data |= {"rows": "backward 37.0 185\nother 1.0 5", "hang": waits}
+    app = make_app(frames, "time")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Step breakdown, mean of the last 32 of rank 3", "IN HANG")
+        await pilot.press("n")
+        screen = await until(pilot, "mean of the last 32 of rank 0", "█ communication", "by rank")
+        table = screen[screen.index("WHAT") : screen.index("Time per step, by rank")].splitlines()
+        (hung,) = [line for line in table if "█ " in line[:6] and " 100 % " in line]
+        assert "█ communication " in hung
+
+
+def test_own_code_in_a_hang_is_of_the_part_that_it_is_in_before():
+    """Without a loader nothing marks where compute begins: the part is called after both."""
+    columns = ("other", "input")
+    frames = jobs.ranks(stalled=True)
+    for sample in (one for one in frames if isinstance(one, f.Sample)):
+        for row in sample.t:
+            for name in columns:
+                row[1 + f.TRAINER_COLUMNS.index(f"{name}_seconds")] = None
+    host, _ = views.seen(frames)
+    (job,) = host.jobs
+    stuck = job.trainers[3]
+    hang = read({"minutes": [{"rows": [["other", 38.0, 190]], "looks": 190, "steps": 0}]})
+    glyphs = Tokens(THEMES[0]).glyphs
+    first, *_, last = add_hang(split_rows(stuck, glyphs), hang, glyphs)
+    assert "compute and other code" in str(first.cells["row"])
+    assert "100 %" in str(first.cells["hang"])
+    assert "step" in str(last.cells["row"])
+    assert "100 % of it" in str(hang_lines(first.key, hang, split_of(stuck)))
+    assert "COMPUTE+OTHER" in [one.title for one in rank_columns(rank_rows(host, job.trainers, {}))]
 
 
 @in_loop

@@ -6,12 +6,13 @@ names and colours: those of the chart beside it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from ...model.stalls import find_stall
 from ...model.step_colours import token_of
 from ...model.step_time import SPLIT_WORDS
 from ...model.time_ledger import WORDS, TimeLedger, during_hang
-from ...store.view import TrainerView
+from ...store.view import JobView, TrainerView
 from ...text.styled import Line
 from ...text.units import DASH, percent_text
 from ...wire.clean import clean
@@ -36,9 +37,15 @@ REST = "other"
 PLACE_CELLS = 160
 
 
-def hang_of(trainer: TrainerView) -> TimeLedger | None:
-    """Return what a trainer that hangs did since its last step, None where nothing is known."""
-    hang = during_hang(trainer)
+def hang_of(trainer: TrainerView, job: JobView | None = None) -> TimeLedger | None:
+    """Return what a trainer that hangs did since its last step, None where nothing is known.
+
+    With its ``job`` what a rank waits for others in a backward pass is communication, as it is in
+    the parts of a step that the probe's marks divide. Samples of stacks call both backward pass.
+    """
+    stall = find_stall(job.trainers) if job is not None else None
+    waiting = stall.waiting if stall is not None and stall.behind else ()
+    hang = during_hang(trainer, trainer.key in [one.key for one in waiting])
     return hang if hang.rows else None
 
 
@@ -60,9 +67,10 @@ def add_hang(rows: Sequence[TableRow], hang: TimeLedger | None, glyphs: Glyphs) 
     if hang is None:
         return list(rows)
     marks = all(row.key.startswith(SPLIT) or row.key == TOTAL for row in rows)
+    parts_known = {row.key.removeprefix(SPLIT) for row in rows}
     spent: dict[str, float] = {}
     for one in hang.rows:
-        name = SPLIT + FOLDED.get(one.name, REST) if marks else one.name
+        name = SPLIT + _part_of(one.name, parts_known) if marks else one.name
         if one.share >= LEAST_SHARE:
             spent[name] = spent.get(name, 0.0) + one.share
     known = {row.key for row in rows}
@@ -94,12 +102,24 @@ def _new_row(name: str, glyphs: Glyphs) -> TableRow:
     return TableRow(name, cells)
 
 
-def hang_lines(key: str, hang: TimeLedger | None) -> list[Line]:
-    """Return what the details of a row say about the hang: its share, and its line of code."""
+def _part_of(row: str, parts: Collection[str]) -> str:
+    """Return the part of a step that a row of the ledger comes under.
+
+    Where no part is the script's own code, that is in ``compute``: see :func:`words_of`.
+    """
+    part, mixed = FOLDED.get(row, REST), "compute" in parts and REST not in parts
+    return "compute" if mixed and part == REST else part
+
+
+def hang_lines(key: str, hang: TimeLedger | None, parts: Collection[str]) -> list[Line]:
+    """Return what the details of a row say about the hang: its share, and its line of code.
+
+    ``parts`` are those of its steps that are known.
+    """
     if hang is None:
         return []
     marks, name = key.startswith(SPLIT), key.removeprefix(SPLIT)
-    own = [r for r in hang.rows if (FOLDED.get(r.name, REST) if marks else r.name) == name]
+    own = [r for r in hang.rows if (_part_of(r.name, parts) if marks else r.name) == name]
     out: list[Line] = []
     for row in own:
         if row.share >= LEAST_SHARE:

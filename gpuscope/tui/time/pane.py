@@ -19,6 +19,7 @@ from ...model.slowdown import of_trainers
 from ...model.stalls import worst_rank
 from ...model.standstill import stands_still
 from ...model.step_parts import ledger_of_steps, reported
+from ...model.step_time import split_of
 from ...model.stragglers import MAX_RANKS
 from ...model.time_ledger import TimeLedger, recent
 from ...model.useful_work import sentence as work_sentence
@@ -276,7 +277,7 @@ class TimePane(MeasuredPanels):
     ) -> None:
         """Show what is measured of a job that has no ledger."""
         job = host.job_of(trainer)
-        hang = hang_of(trainer) if stands_still(trainer) else None
+        hang = hang_of(trainer, job) if stands_still(trainer) else None
         stopped = why_it_stands(self.session, host, trainer)
         late = self._late(ranks) if not stopped else None
         slower = of_trainers(ranks, host, self.session.history) if not stopped else None
@@ -308,7 +309,9 @@ class TimePane(MeasuredPanels):
         if trainer is None:
             return "", []
         stands = stands_still(trainer)
-        in_hang = hang_lines(key, hang_of(trainer) if stands else None)
+        job = host.job_of(trainer) if host is not None and key.startswith(SPLIT) else None
+        hang = hang_of(trainer, job) if stands else None
+        in_hang = hang_lines(key, hang, split_of(trainer))
         if key.startswith(SPLIT) and host is not None:
             name, ranks = key.removeprefix(SPLIT), self._ranks_of(host, trainer)
             heading, lines = part_detail(name, ranks)

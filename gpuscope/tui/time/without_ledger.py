@@ -39,8 +39,8 @@ SHORT_PARTS = {
     "communication": "COMM",
     "other": "OTHER",
 }
-MIXED_TITLE = "THE REST"
-"""Of the column ``compute`` where nothing marks its begin in a step."""
+MIXED_TITLE = "COMPUTE+OTHER"
+"""Of the column ``compute`` where nothing marks its begin in a step: :data:`MIXED` in short."""
 PRIORITY = ("input", "communication", "compute", "optimizer", "h2d", "other")
 """Which parts stay where not all have room: the first ones say which rank keeps others waiting."""
 PART_MEANINGS = {
@@ -106,7 +106,10 @@ def rank_columns(rows: Sequence[TableRow]) -> list[Column]:
         Column("dram", "DRAM", 5, align="right", priority=10),
     ]
     if not any(row.cells.get("other") for row in rows):  # then it is in this one
-        columns = [c._replace(title=MIXED_TITLE) if c.key == "compute" else c for c in columns]
+        width = len(MIXED_TITLE)
+        columns = [
+            c._replace(title=MIXED_TITLE, width=width) if c.key == "compute" else c for c in columns
+        ]
     kept = ("rank", "step")
     return [c for c in columns if c.key in kept or any(row.cells.get(c.key) for row in rows)]
 
