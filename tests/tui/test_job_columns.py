@@ -131,8 +131,8 @@ def test_each_colour_of_the_bar_of_a_step_has_its_name_beside_it():
     names = "compute 70 % · optimizer 12 % · communication 9 % · input 6 % · copy to GPU 3 %"
     for cells, said in (
         (100, names),
-        (60, "compute 70 % · optimizer 12 % · rest 18 %"),
-        (30, "compute 70 % · 4 others 30 %"),
+        (60, "compute 70 % · optimizer 12 % · communication 9 % · rest 9 %"),
+        (30, "compute 70 % · rest 30 %"),
     ):
         shown = all_named(parts, cells)
         assert styled.plain(split_pieces(shown, cells)) == said
