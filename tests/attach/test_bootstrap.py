@@ -192,7 +192,8 @@ def test_what_is_sent_is_small_and_has_no_secret():
     # frameworks and the debugging settings, 9 kB its look, 4 kB its count of a step; 1 kB by which
     # signal or exit code a trainer ended; 1 kB how many cores the loading of its batches needs;
     # 1 kB whether a trainer was asked to end, and which line calls gc.collect(); 1 kB since which
-    # step a loss is NaN, and which calls a look leaves out; 1 kB a look at one step, and quick steps
+    # step a loss is NaN, and which calls a look leaves out; 1 kB a look at one step, and the
+    # quickest steps of a rank
     assert len(sent.data) < 225_000
     head = json.loads(sent.data.split(b"\n", 2)[1])
     assert set(head) == {"bytes", "sha256", "nonce", "args"}

@@ -331,9 +331,7 @@ async def test_a_job_with_a_finding_is_not_called_healthy_and_own_code_is_shown_
     ids = [one.id for one in out if isinstance(one, f.Def) and one.trainer is not None]
     out += [f.Event(one, "time", 2, "", data) for one in ids]
     holds_up = "◆ Other code in the script takes 67 % of the last 1 min"
-    shown = await job_screen(
-        out, (150, 40), holds_up, "Look at train.py:72 main: 60 % of the time"
-    )
+    shown = await job_screen(out, (150, 40), holds_up, "Look at train.py:72 main: 60 % of the time")
     assert "healthy" not in shown
 
 
