@@ -25,7 +25,16 @@ from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable, TableRow
 from ..widgets.text import Lines
-from .rows import AWAY, WIDE_COLUMNS, columns, detail_lines, host_row, totals_lines, without_domain
+from .rows import (
+    AWAY,
+    WIDE_COLUMNS,
+    columns,
+    detail_lines,
+    host_row,
+    totals_lines,
+    with_figures,
+    without_domain,
+)
 from .summary import HERE, Grade
 from .watch import Fleet
 
@@ -142,7 +151,8 @@ class FleetPane(Pane):
         worst = max((styled.cells(list(row.cells["worst"])) for row in rows), default=0)  # type: ignore[arg-type]
         job = max((styled.cells(list(row.cells.get("job", ()))) for row in rows), default=0)  # type: ignore[arg-type]
         widths = longest, link, worst, job
-        self._hosts.show_columns(columns(fleet.sort, self._terminal[0], *widths))
+        found = columns(fleet.sort, self._terminal[0], *widths)
+        self._hosts.show_columns(with_figures(found, rows))
         self._hosts.show(rows)
         fleet.visible = frozenset(row.key for row in self._hosts.on_screen)
         self._place_cursor(shown)
@@ -199,17 +209,19 @@ class FleetPane(Pane):
         height = self._terminal[1]
         framed = height >= ROOMY_ROWS
         free = height - (len(self._shown) + 3 + self._totals_rows() + AROUND_ROWS)
-        devices = free - BARE_DETAIL_ROWS >= self._least_device_rows()  # they need these rows
+        devices = self._most_device_rows() and free - BARE_DETAIL_ROWS >= self._least_device_rows()
         bare = BARE_DETAIL_ROWS if devices else max(BARE_DETAIL_ROWS, min(DETAIL_ROWS, free))
-        rows = DETAIL_ROWS if framed else bare if height >= TINY_ROWS else 0
+        rows = least = DETAIL_ROWS if framed else bare if height >= TINY_ROWS else 0
         if self._has_brief or (framed and all(map(self._row_says_all, self._shown.values()))):
             rows = 0
-        lines = self._lines_of(one, rows) if one is not None and rows else []
         if one is not None and rows:
             set_title(self._detail, one.name)
-            if framed:  # as many as the host with most to say needs
-                needed = (len(self._lines_of(each, rows)) for each in self._shown.values())
-                rows = max(needed, default=rows)
+            spare = free - 2 * framed - (self._most_device_rows() if devices else 0)
+            most = max(rows, spare)
+            if framed or most > rows:  # as many as the host with most to say needs
+                needed = (len(self._lines_of(each, most)) for each in self._shown.values())
+                rows = max(max(needed, default=rows), 0 if framed else least)
+        lines = self._lines_of(one, rows) if one is not None and rows else []
         self._detail.display = rows > 0
         # Always as high as it may become: the table must not change its height under the cursor.
         self._detail.show([*lines, *([[]] * (rows - len(lines)))])
@@ -244,8 +256,12 @@ class FleetPane(Pane):
         return known and told and one.state not in AWAY
 
     def _most_device_rows(self) -> int:
-        """Return the rows of a table with the devices of the largest host, including its frame."""
-        return max((one.devices for one in self._shown.values()), default=0) + 3
+        """Return the rows of a table with the devices of the largest host, including its frame.
+
+        They are 0 where no host has a device.
+        """
+        most = max((one.devices for one in self._shown.values()), default=0)
+        return most + 3 if most else 0
 
     def _least_device_rows(self) -> int:
         return max(LEAST_DEVICE_ROWS, min(self._most_device_rows(), 7))
@@ -262,11 +278,14 @@ class FleetPane(Pane):
         rows = min(height - needed, most)
         host = self.session.host
         shown = rows >= self._least_device_rows()
+        rows = rows if shown else 0
+        lower = shown or not most  # else the hosts themselves need all rows
         one = self._shown.get(self._hosts.cursor_key or "")
-        unread = shown and one is not None and not one.answered
+        roomy = shown or (not most and height - needed >= CHART_ROWS)
+        unread = roomy and one is not None and not one.answered
         self._devices.display, self._unread.display = shown and not unread, unread
         self._loads.display = False
-        self._show_jobs(height - needed - rows if shown and width >= WIDE_COLUMNS else 0)
+        self._show_jobs(height - needed - rows if lower and width >= WIDE_COLUMNS else 0)
         if unread and one is not None:
             self._show_unread(one, rows + self._chart_rows if self._chart_rows else 0)
         if not shown or unread or host is None:
@@ -338,8 +357,9 @@ class FleetPane(Pane):
         self._jobs.display = high > 0
         self._chart_rows = rows - high if rows - high >= CHART_ROWS else 0
         # the hosts have what is left, which is nothing where there are charts
-        spare = len(self._shown) + 3 if self._chart_rows else "1fr"
-        self._hosts.styles.height = spare
+        longer = min(self._hosts.longer_rows(), max(self._chart_rows - CHART_ROWS, 0))
+        self._chart_rows -= longer
+        self._hosts.styles.height = len(self._shown) + 3 + longer if self._chart_rows else "1fr"
         if high:
             self._jobs.styles.height = high
             found = [row_of(one, self._jobs.tokens.glyphs) for one in jobs]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -127,6 +127,21 @@ def columns(
         out = [c._replace(width=cells, most=cells) if c.key == "state" else c for c in out]
         out = [c for c in out if c.key != "state" or link]
     return [c._replace(title=title[: c.width - 1] + "▾") if c.key == key else c for c in out]
+
+
+def with_figures(listed: Sequence[Column], rows: Sequence[TableRow]) -> list[Column]:
+    """Return the columns in which a row says anything, and that by which the rows are sorted."""
+
+    def told(cell: Cell) -> bool:
+        if not isinstance(cell, Sequence):
+            return True  # it draws itself
+        return bool("".join(piece[0] for piece in cell).strip(" –/"))
+
+    def kept(column: Column) -> bool:
+        always = column.key in ("mark", "host", "worst") or column.title.endswith("▾")
+        return always or any(told(row.cells.get(column.key, "")) for row in rows)
+
+    return [column for column in listed if not rows or kept(column)]
 
 
 def without_domain(names: Iterable[str]) -> dict[str, str]:

@@ -421,10 +421,7 @@ class LiveTable(Painted, can_focus=True):
         """Return the rows of the lines, a second one for what is long while lines are free."""
         out, free = [], page - len(rows)
         for row in rows:
-            cell, cells = row.cells.get(self._wraps), 0
-            if free > 0 and isinstance(cell, list):
-                cells = next(c for column, c, _ in self._spanned(row) if column.key == self._wraps)
-            first, *rest = styled.wrap(cell, cells) if cells else ([],)  # type: ignore[arg-type]
+            first, *rest = self._wrapped(row) if free > 0 else ([],)
             if rest:
                 free -= 1
                 blank = {name: [(" ", "text")] for name, value in row.cells.items() if value}
@@ -433,6 +430,18 @@ class LiveTable(Painted, can_focus=True):
                 row = TableRow(row.key + MORE, {**blank, self._wraps: more}, row.style, row.spans)
             out.append(row)
         return out
+
+    def _wrapped(self, row: TableRow) -> list[Line]:
+        """Return the lines of the cell that may be long, one where its column is not shown."""
+        cell = row.cells.get(self._wraps)
+        spanned = self._spanned(row) if isinstance(cell, list) else ()
+        cells = next((c for column, c, _ in spanned if column.key == self._wraps), 0)
+        return styled.wrap(cell, cells) if cells else [[]]  # type: ignore[arg-type]
+
+    def longer_rows(self) -> int:
+        """Return how many rows would have a second line, in the columns as they were last drawn."""
+        drawn = bool(self._placed[1])
+        return sum(len(self._wrapped(row)) > 1 for row in self._rows) if drawn else 0
 
     def _header_line(self, gutter: int, tokens: Tokens) -> Line:
         pieces = [(" " * gutter, "muted")]
