@@ -29,6 +29,7 @@ from gpuscope.tui.background.sources import Hosts
 from gpuscope.tui.charts.load_strips import Lane
 from gpuscope.tui.hosts.pane import FleetPane
 from gpuscope.tui.hosts.rows import without_domain
+from gpuscope.tui.hosts.summary import Grade, Word
 from gpuscope.tui.hosts.unread_text import lanes_of_hosts
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import Tokens
@@ -626,3 +627,30 @@ async def test_a_host_where_a_job_has_died_lately_says_so_and_the_totals_count_i
         assert lines_of(app) == ["died", "calm"], "what needs a look comes first"
         await pilot.press("j", "enter")
         await until(pilot, "calm", absent="ended badly")
+
+
+@each("size", [(80, 24), (120, 40), (200, 60)])
+@in_loop
+async def test_hosts_without_gpus_leave_out_their_columns_and_list_all_that_is_found(size):
+    made = {name: fleet.node(at, "free", 5.0, name=name) for at, name in enumerate(("ash", "elm"))}
+    for said in made.values():
+        said[:] = [one for one in said if not (isinstance(one, f.Def) and one.gpu is not None)]
+        for one in said:
+            if isinstance(one, f.Sample):
+                one.g.clear()
+    store, sources_ = fleet.store_of({name: (said, LIVE) for name, said in made.items()})
+    session = Session(store)
+    session.hosts, session._source = sources_, sources_.source
+    session.doctor.prepare()
+    app = GpuscopeApp(session, "fleet")
+    async with app.run_test(size=size) as pilot:
+        await settled(pilot, "2 hosts")
+        pane = app.main.query_one(FleetPane)
+        why = "which has a reason that takes more cells than one line of a terminal has, " * 2
+        texts = [f"trouble {number} of ash, {why}end{number}" for number in range(1, 5)]
+        wrong = tuple(Word(Grade.WARNING, text) for text in texts)
+        pane._fleet._found["ash"] = pane._fleet._clock(), wrong
+        app.main.refresh_all()
+        shown = await until(pilot, "end1", "end2", "end3", "end4")
+        heading = next(line for line in shown.splitlines() if "WORST" in line)
+        assert all(name not in heading for name in ("BUSY", "FREE", "UTIL", "TENS", "MEM"))
