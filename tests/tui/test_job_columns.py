@@ -125,6 +125,26 @@ async def test_the_cursor_goes_to_the_ends_of_the_list_of_jobs_and_by_pages():
         assert app.session.notices.current is None
 
 
+@in_loop
+async def test_where_jobs_do_not_fit_what_is_said_of_each_stands_in_one_line_the_worst_first():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Jobs")
+        jobs = app.screen.query_one("#jobs", JobList)
+        notes = ([("calm", "muted")], [("close", "warn")], [("hung", "bad")])
+        lines = [replace(line(f"job{at}.py", notes=notes), key=f"{at}") for at in range(6)]
+        jobs.show(lines)
+
+        def drawn(height: int) -> list[str]:
+            return [strip.text.rstrip() for strip in jobs.paint(110, height, jobs.tokens)]
+
+        whole = drawn(25)
+        assert sum(text.strip() == "calm" for text in whole) == 6, "there is room for all"
+        folded = drawn(13)
+        assert sum("hung · close · calm" in text for text in folded) == 6
+        assert [f"job{at}.py" in "".join(folded) for at in range(6)] == [True] * 6
+
+
 def test_each_colour_of_the_bar_of_a_step_has_its_name_beside_it():
     shares = {"compute": 0.7, "optimizer": 0.12, "communication": 0.09, "input": 0.06, "h2d": 0.03}
     parts = StepParts(shares, SPLIT_WORDS, 0.5, "last 32 steps", False)

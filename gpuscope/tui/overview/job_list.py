@@ -5,7 +5,7 @@ A second line follows where there is something to say.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -141,7 +141,7 @@ class JobList(Painted, can_focus=True):
         """Whether each job that ended has a line of its own below the one for all of them."""
         self.roomy = False
         """Whether there is room for what a step is made of below each job."""
-        self._in_full = False
+        self._in_full = self._folded = False
 
     def show(
         self,
@@ -299,8 +299,9 @@ class JobList(Painted, can_focus=True):
         if self.roomy:  # what is wrong comes first
             split = self._split(line, width)
             notes = [*below, *split] if line.kind in ALARMS else [*split, *below]
+        folded = self._folded and full is None and not here
         if not facts or line.span or line.over:
-            return notes
+            return self._in_one_line(notes) if folded else notes
         pieces: Line = []
         for name, (text, token) in facts:
             pieces += [
@@ -308,7 +309,17 @@ class JobList(Painted, can_focus=True):
                 (f"{HEADINGS[name].lower()} ", "faint"),
                 (text, token),
             ]
-        return [pieces, *notes]
+        return self._in_one_line([*notes, pieces]) if folded else [pieces, *notes]
+
+    @staticmethod
+    def _in_one_line(notes: Sequence[Line]) -> list[Line]:
+        """Return what is said of a job in one line, the worst of it first."""
+
+        def place(note: Iterable[Piece]) -> int:
+            tokens = {token for _, token in note}
+            return next((at for at, kind in enumerate(("bad", "warn")) if kind in tokens), 2)
+
+        return [styled.join(sorted(notes, key=place), " · ", "faint")] if notes else []
 
     def _rest_of(self, line: JobLine, width: int) -> list[Line]:
         """Return a second line of why a job ended, where its own has no room for all of it."""
@@ -352,6 +363,7 @@ class JobList(Painted, can_focus=True):
         return max(1, self.wanted(width))
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
+        self._folded = self.wanted(width, full=False) > height  # fewer lines before a job is hidden
         room = max(1, height - 3) if self._lines else height  # a job and its heading stay in sight
         above = self._above[:room]
         room = height - len(above) - (1 if self._lines and height > 1 else 0)
