@@ -110,7 +110,7 @@ async def test_each_load_has_a_lane_over_the_time_of_the_charts_and_its_mean_is_
         assert re.search(r"│ GPU-Util [^│]*%", shown)
         assert re.search(r"│ tensor [^│]*%", shown)
         # the memory is stacked by what holds it
-        await until(pilot, "Memory over 1 min, GiB", "█ allocated  █ cached")
+        await until(pilot, "Memory over 1 min, GiB", "█ allocated", "█ cached")
         await pilot.press("minus")
         await until(pilot, "Load %, 5 min", "Memory over 5 min, GiB")
 

@@ -241,7 +241,7 @@ async def test_long_charts_are_those_of_the_host_under_the_cursor():
     app = app_of(FEW, "fleet", 150.0)
     async with app.run_test(size=(200, 60)) as pilot:
         await settled(pilot, "3 hosts")
-        await until(pilot, "Found and running on foxtrot", "GPU utilisation, 5 min")
+        await until(pilot, "Found and running on foxtrot", "GPU utilisation, 3 min")
         await pilot.press("down")
         await until(pilot, "Found and running on bravo", "│ power, ", absent="│ input wait")
         await pilot.press("down")
