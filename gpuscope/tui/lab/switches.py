@@ -20,6 +20,7 @@ from ..cells import fit
 from ..charts.strips import Painted, strip_of
 from ..runs.choices import SWITCHES, DeviceChoice, does_nothing, value_text
 from ..theme import Tokens
+from ..widgets.scroll_mark import THUMB, thumb
 
 DEFAULTS = LabConfig()
 HEADINGS = {"cudnn": "cuDNN", "model": "training"}
@@ -168,10 +169,8 @@ class Switches(Painted, can_focus=True):
         return max(3, cells - 2 - text_cells(name) - TAIL - 1)
 
     def _thumb(self, y: int, height: int, of: int) -> Piece:
-        """Return the scroll mark of one of ``of`` lines: a thumb on a thin line, as in tables."""
-        size = max(round(height * height / of), 1)
-        start = round((height - size) * self._top / max(of - height, 1))
-        return ("┃", "muted") if start <= y < start + size else ("│", "border")
+        bar = thumb(y, height, of, self._top)
+        return bar, "muted" if bar == THUMB else "border"
 
     # ── mouse ──
 

@@ -25,7 +25,7 @@ from ..charts.strips import Painted, strip_of
 from ..shell.keymap import bindings_of
 from ..terminal.natural_height import height_changed
 from ..theme import Tokens
-from ..widgets.table import THUMB, thumb
+from ..widgets.scroll_mark import THUMB, thumb
 from ..widgets.text import DASH
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from ..cells import Align, fit, visible_line
 from ..charts.strips import Painted, strip_of
 from ..shell.keymap import bindings_of
 from ..theme import Glyphs, Tokens
+from .scroll_mark import THUMB, thumb
 
 
 class WidthCell(Protocol):
@@ -76,17 +77,6 @@ GAP, HEADINGS_APART = 2, 2
 GUTTER = 2
 MORE = "\n"
 """Ends the key of the second line of a row."""
-THUMB, TRACK = "┃", "│"
-
-
-def thumb(at: int, page: int, total: int, top: int) -> str:
-    """Return the scroll mark of line ``at`` of a page: a thumb on a thin line.
-
-    The page begins at line ``top`` of ``total``.
-    """
-    size = max(round(page * page / total), 1)
-    start = round((page - size) * top / max(total - page, 1))
-    return THUMB if start <= at < start + size else TRACK
 
 
 def gaps_of(columns: Sequence[Column], gap: int = GAP) -> list[int]:
