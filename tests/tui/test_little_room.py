@@ -23,7 +23,7 @@ from gpuscope.tui.terminal.filters import PlainAscii
 from gpuscope.tui.theme import UNICODE
 from gpuscope.tui.trainer.profile_screen import summary
 from gpuscope.tui.widgets.full_screen import named_path
-from gpuscope.tui.widgets.table import THUMB, TRACK
+from gpuscope.tui.widgets.scroll_mark import THUMB, TRACK
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 from tests.tui import test_attach, test_trainer_actions
