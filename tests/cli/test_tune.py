@@ -23,7 +23,7 @@ from gpuscope.lab.torch_probe import Machine
 from gpuscope.lab.tune import paste
 from gpuscope.lab.tune.findings import CandidateRow, Found, Trial
 from gpuscope.lab.tune.judge import Speed
-from gpuscope.lab.tune.result import SearchResult
+from gpuscope.lab.tune.result import SearchResult, money_text
 from gpuscope.lab.tune.runner import SearchProgress
 from gpuscope.lab.tune.search import CannotTune
 
@@ -174,6 +174,20 @@ def test_the_result_says_how_much_faster_and_what_it_costs():
     assert cost["joules"] == pytest.approx(1e6 / 290 * 600)
     # 28 s more of warm-up at 0.32 - 0.11 s a step
     assert result.pays_back_steps()[0] == pytest.approx(28 / (0.32 - 32 / 290), abs=1)
+
+
+@pytest.mark.parametrize(
+    ("amount", "said"),
+    [
+        (1234.5, "1,234.50"),
+        (0.1, "0.10"),
+        (0.00143, "0.0014"),
+        (0.00000251, "0.0000025"),
+        (0, "0.00"),
+    ],
+)
+def test_a_small_cost_is_not_told_as_nothing(amount, said):
+    assert money_text(amount) == said
 
 
 def test_the_lines_to_paste_are_those_of_the_changed_switches_only():

@@ -5,6 +5,7 @@ Only the standard library is needed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -253,8 +254,9 @@ class SearchResult:
         before, after = self.costs(self.found.baseline), self.costs(self.found.best)
         found = []
         if after["money"] is not None:
-            was = f" instead of {before['money']:,.2f}" if self.changed and before["money"] else ""
-            found.append(f"{self.samples:,} samples cost {after['money']:,.2f}{was}.")
+            spent = before["money"]
+            was = f" instead of {money_text(spent)}" if self.changed and spent else ""
+            found.append(f"{self.samples:,} samples cost {money_text(after['money'])}{was}.")
         if after["joules"] is not None:
             was = (
                 f" instead of {before['joules'] / 3.6e6:,.3g}"
@@ -283,3 +285,9 @@ def _switch(row: Switch) -> dict[str, Any]:
         "brings": row.brings.to_mapping() if row.brings else None,
         "reason": row.reason or None,
     }
+
+
+def money_text(amount: float) -> str:
+    """Return an amount of money: ``1,234.50``, and ``0.0014`` for what is less than a tenth."""
+    digits = 2 if amount == 0 or amount >= 0.1 else 1 - math.floor(math.log10(amount))
+    return f"{amount:,.{digits}f}"
