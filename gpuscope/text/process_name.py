@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 from ..wire.clean import limited
@@ -66,6 +67,17 @@ def short_place(place: str) -> str:
     return path.rpartition("/")[2] + space + function
 
 
+def behind_options(words: Sequence[str]) -> int:
+    """Return the index of what a command of Python runs: its script, ``-c``, ``-m`` or ``-``.
+
+    It is the number of words where the command has options alone.
+    """
+    at = 1
+    while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "-c", "-m"):
+        at += 2 if words[at] in _OPTIONS_WITH_VALUE else 1
+    return at
+
+
 @lru_cache(maxsize=4096)
 def shown_command(command: str) -> str:
     """Return a command as a line shows it: from the script on, without the interpreter before it.
@@ -79,13 +91,11 @@ def shown_command(command: str) -> str:
     words = command.split(" ")
     if not _INTERPRETER.match(words[0].rsplit("/", 1)[-1]):
         return command
-    at = 1
-    while at < len(words) and words[at].startswith("-") and len(words[at]) > 1:
-        if words[at] == "-c":
-            return " ".join(("python", *words[at:]))
-        if words[at] == "-m":
-            return " ".join(words[at + 1 :]) or command
-        at += 2 if words[at] in _OPTIONS_WITH_VALUE else 1
+    at = behind_options(words)
     if at >= len(words) or words[at] == "-":
         return command
+    if words[at] == "-c":
+        return " ".join(("python", *words[at:]))
+    if words[at] == "-m":
+        return " ".join(words[at + 1 :]) or command
     return " ".join((words[at].rsplit("/", 1)[-1] or words[at], *words[at + 1 :]))

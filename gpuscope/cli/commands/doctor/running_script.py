@@ -12,10 +12,9 @@ from pathlib import Path
 from ....doctor.finding import Report
 from ....doctor.script import WORDINGS
 from ....process.procfs import stat_of, words_of
+from ....text.process_name import behind_options
 from ....text.units import count_text
 from ....wire.clean import clean
-
-_WITH_VALUE = ("-X", "-W")
 
 
 def report(path: Path, name: str, is_judged: bool) -> Report:
@@ -59,15 +58,13 @@ def _script_of(words: list[str]) -> str:
     """Return the script in the command of a Python process, "" for a module or another program."""
     if not words[0].rpartition("/")[2].startswith("python"):
         return ""
-    rest = iter(words[1:])
-    for word in rest:
-        if not word.startswith("-"):
-            return word
-        if word in _WITH_VALUE:
-            next(rest, None)
-        elif not word.startswith("--") and word[-1:] in ("c", "m"):
-            return ""
-    return ""
+    at = behind_options(words)
+    if at >= len(words) or words[at].startswith("-"):
+        return ""
+    option = words[at - 1]
+    if option.startswith("-") and not option.startswith("--") and option[-1] in "cm":
+        return ""  # such as -uc, behind which is code
+    return words[at]
 
 
 def _parent(pid: int) -> int:
