@@ -22,6 +22,8 @@ from .stragglers import MAX_RANKS
 from .time_ledger import WORDS, TimeLedger, recent, until_last_step
 
 COMPUTE = ("compute",)
+LEAST_SHARE = 0.005
+"""The least share of a step that is named."""
 LEAST_SECONDS = 5.0
 """Of a wall clock that is shown: a shorter one is of its first look or two."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...model.step_colours import REST, SPLIT_TOKENS, tokens_of_rows
-from ...model.step_parts import StepParts
+from ...model.step_parts import LEAST_SHARE, StepParts
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import brief_duration_text, percent_text
@@ -16,8 +16,6 @@ from ..cells import fit
 from ..theme import Glyphs, grey_beside
 from ..widgets.bars import Bar
 
-LEAST_SHARE = 0.005
-"""The least share of a step that is named."""
 BAR_CELLS = 40
 """The cells of the longest bar of a part that has a line of its own."""
 OTHERS = "others"

@@ -9,6 +9,7 @@ from typing import Any
 
 from ....model.device_state import HANGS, OF_TRAININGS
 from ....model.stalls import is_late
+from ....model.step_parts import LEAST_SHARE
 from ....text import width
 from ....text.process_name import short_script, shown_command
 from ....text.ranges import ranges_text
@@ -17,9 +18,6 @@ from ....wire.columns import rewrite_sizes
 from ....wire.frames import LOST
 from ... import output
 from ...output import gib, number, percent, seconds
-
-LEAST_SHARE = 0.005
-"""Of a step that is named."""
 
 
 def text(result: Mapping[str, Any]) -> str:
