@@ -14,7 +14,6 @@ status=0
 CUDA_VISIBLE_DEVICES= timeout 240 "$python" -m bench.stragglers --at-once > "$OUT/stragglers.txt" 2>&1 & ranks=$!
 timeout 285 "$python" -m bench.look.cost --looks 4 --cold --json "$OUT/cost.json" > "$OUT/cost.txt" 2>&1 || status=1
 wait "$ranks" || status=1
-timeout 45 "$python" -m bench.look.first > "$OUT/first.txt" 2>&1
 timeout 65 "$python" -m bench.look.answers > "$OUT/why.txt" 2>&1 || status=1
 # Together: nothing is timed here. The tests of looks in two halves: what has not ended in time does
 # not say what failed.
@@ -27,7 +26,7 @@ run tests/probe/test_look_gpu.py -k "not ($half)" > "$own/look-2" 2>&1 & second=
 run tests/probe/test_work_gpu.py > "$own/work" 2>&1 & work=$!
 for job in $soak $first $second $work; do wait "$job" || status=1; done
 tail -n 60 "$own/look-1" "$own/look-2" "$own/work" > "$OUT/tests.txt"
-cat "$OUT/cost.txt" "$OUT/first.txt" "$OUT/tests.txt"
+cat "$OUT/cost.txt" "$OUT/tests.txt"
 echo "=== bars"
 sed -n '/^bar /,$p' "$OUT/cost.txt"
 cat "$OUT/why.txt" "$OUT/soak.txt" "$OUT/stragglers.txt"
