@@ -1,6 +1,6 @@
 """Measure how long ``gpuscope doctor`` takes as a process of its own.
 
-It runs on a log, on a large one, and on this machine.
+It runs on a log, and on this machine. ``test_doctor_log`` has large ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from tests.fakes import shim
 pytestmark = pytest.mark.bench
 
 RUNS = 9
-LARGE_BYTES = 100 << 20
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total "
     "capacity of 23.50 GiB of which 0.75 GiB is free. Including non-PyTorch memory, this process "
@@ -42,19 +41,6 @@ def test_a_log_on_standard_input() -> None:
         f"of {RUNS}"
     )
     assert statistics.median(taken) <= 0.4
-
-
-def test_a_log_of_100_mb(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    line = "epoch 3 step {} loss 1.25 lr 0.001 tokens/s 43210 grad norm 0.75 of this run\n"
-    block = "".join(map(line.format, range(10_000))).encode()
-    with path.open("wb") as file:
-        while file.tell() < LARGE_BYTES:
-            file.write(block)
-        file.write(OOM.encode())
-    taken = seconds(str(path), b"")
-    print(f"\ndoctor on 100 MiB: {taken:.2f} s")
-    assert taken <= 5
 
 
 def test_without_a_target() -> None:
