@@ -1,1 +1,1 @@
-"""Many hosts at once: a viewer that measures itself, and hosts behind one SSH server."""
+"""Many hosts behind one SSH server, watched by one viewer."""

@@ -81,7 +81,6 @@ HELD = {
         "attach/test_load.py::test_a_trainer_keeps_most_of_the_interpreter_while_the_probe_is_loaded",
     ),
     "many hosts": (
-        "../bench/test_fleet.py",
         "e2e/test_ssh_fleet.py::test_all_that_work_are_there_and_the_server_never_saw_too_many_at_once",
         "e2e/test_ssh_fleet.py::test_no_host_waits_for_a_slow_or_a_dead_one",
     ),
