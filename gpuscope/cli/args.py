@@ -6,8 +6,7 @@ They are sizes, seconds, numbers and whole numbers. Each function returns a conv
 
 from __future__ import annotations
 
-import copy
-from argparse import SUPPRESS, Action, ArgumentTypeError
+from argparse import Action, ArgumentTypeError
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -21,8 +20,6 @@ class Taker(Protocol):
 
     def add_argument(self, *names: str, **what: Any) -> Action: ...
 
-    def _add_action(self, action: Action) -> Action: ...
-
 
 def option(
     where: Taker, names: str, text: str, parse: Callable[[str], Any] | None = None, **what: Any
@@ -35,16 +32,6 @@ def option(
 def flag(where: Taker, names: str, text: str) -> Action:
     """Add an option that is given or not."""
     return where.add_argument(*names.split(), action="store_true", help=text)
-
-
-def former_names(where: Taker, action: Action, *names: str) -> None:
-    """Accept the former ``names`` of an option, without listing them in the help.
-
-    Scripts that use the old names keep working.
-    """
-    again = copy.copy(action)
-    again.option_strings, again.default, again.help = names, SUPPRESS, SUPPRESS
-    where._add_action(again)
 
 
 def add_theme(where: Taker) -> None:

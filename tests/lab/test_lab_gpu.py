@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def lab(*words: str) -> tuple[int, dict[str, Any]]:
     # By force, because nothing here depends on being alone on the GPU.
-    done = program("lab", "--device", "cuda", "--force", "--json", *words, timeout=300)
+    done = program("lab", "--device", "cuda", "--share-gpus", "--json", *words, timeout=300)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 

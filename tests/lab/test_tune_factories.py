@@ -123,5 +123,6 @@ def test_what_learns_worse_does_not_return_where_losses_cannot_be_compared():
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "has"), [("mlp-tiny", False), ("conv-small", True)])
 def test_a_run_says_whether_its_model_has_convolutions(model: str, has: bool):
-    done = program("lab", "--device", "cpu", "--json", "--model", model, "--steps", "3", "--force")
+    words = ("lab", "--device", "cpu", "--json", "--model", model, "--steps", "3", "--share-gpus")
+    done = program(*words)
     assert json.loads(done.stdout)["convolutions"] is has, done.stderr

@@ -19,7 +19,7 @@ from ...exit_status import ExitStatus
 from ...text.units import age_text, bytes_text, duration_text, window_text
 from ...wire.clean import clean
 from .. import remote
-from ..args import flag, former_names, option, sample_rate, seconds_between
+from ..args import flag, option, sample_rate, seconds_between
 from ..progress_line import ProgressLine
 
 if TYPE_CHECKING:
@@ -33,13 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", type=Path, metavar="FILE", help="the file to write, usually NAME.gsr"
     )
-    duration = option(
+    option(
         parser,
         "--duration SECONDS",
         "how long to record (default: until Ctrl-C)",
         seconds_between(0.1, 30 * 86400.0),
     )
-    former_names(parser, duration, "--seconds")
     option(
         parser, "--hz RATE", "samples per second, 0.1 to 10 (default 2)", sample_rate, default=2.0
     )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 
 from ...errors import UsageError
-from ..args import add_theme, flag, former_names, option, seconds_between
+from ..args import add_theme, flag, option, seconds_between
 from ..watch import WATCH_SECONDS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     flag(parser, "--lab", "also start the Lab's demo training, so that there is something to watch")
     flag(parser, "--oneline", "print one line for a status bar (tmux), then exit")
-    again = option(
+    option(
         parser,
         "--watch SECONDS",
         f"with --oneline: print it every SECONDS ({WATCH_SECONDS:g}) until Ctrl-C",
@@ -20,7 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=WATCH_SECONDS,
     )
-    former_names(parser, again, "--every")
     flag(parser, "--readonly", "read only: no signal, attach or snapshot")
     add_theme(parser)
     flag(parser, "--debug", "write a log, and print where it is")

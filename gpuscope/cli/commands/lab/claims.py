@@ -35,14 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         types.whole_between(2, 100),
     )
     flag(parser, "--quick", f"only {QUICK_REPEATS} repeats, so wider intervals")
-    limit = option(
+    option(
         parser,
         "--timeout SECONDS",
         f"give up on a claim after this long (default {LIMIT_SECONDS:g})",
         types.seconds_between(1, 86_400),
         default=LIMIT_SECONDS,
     )
-    types.former_names(parser, limit, "--limit")
     flag(parser, "--list", "list the claims and their thresholds, and measure nothing")
     parser.add_argument(
         "--format", choices=FORMATS, default="text", help="how to print the results"

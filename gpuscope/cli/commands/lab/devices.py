@@ -24,7 +24,7 @@ from ....store.view import DeviceView, HostView
 from ....text import width
 from ....wire.frames import Unknown
 from ... import local_look
-from ...args import Taker, flag, former_names
+from ...args import Taker, flag
 
 VISIBLE_VARIABLE = cuda_devices.VISIBLE
 LOOK_SECONDS = 5.0
@@ -34,8 +34,7 @@ COMMAND_CHARS = 60
 
 def add_share(where: Taker) -> None:
     """Add the option of the verbs that train: on GPUs that are not free, too."""
-    again = flag(where, "--share-gpus", "train even on GPUs that other jobs use (the TUI asks)")
-    former_names(where, again, "--force")
+    flag(where, "--share-gpus", "train even on GPUs that other jobs use (the TUI asks)")
 
 
 def look() -> HostView:

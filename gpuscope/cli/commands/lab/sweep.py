@@ -85,14 +85,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flag(going, "--new", argparse.SUPPRESS)
     flag(going, "--retry-failed", argparse.SUPPRESS)
     lab_devices.add_share(going)
-    limit = option(
+    option(
         going,
         "--timeout SECONDS",
         argparse.SUPPRESS,
         types.seconds_between(1, MAX_LIMIT_SECONDS),
         default=LIMIT_SECONDS,
     )
-    types.former_names(going, limit, "--limit")
     output = parser.add_argument_group("output")
     output.add_argument("--format", choices=tables.FORMATS, help=argparse.SUPPRESS)
     option(

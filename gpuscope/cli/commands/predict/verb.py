@@ -18,7 +18,7 @@ from ....missing_file import MissingFile, is_missing_file
 from ....predict.from_switches import TOGGLES
 from ....text.units import MIB
 from ... import output
-from ...args import flag, former_names, option, seconds_between, size_of_at_least, whole_between
+from ...args import flag, option, seconds_between, size_of_at_least, whole_between
 from ...progress_line import ProgressLine
 
 if TYPE_CHECKING:
@@ -120,14 +120,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "with --serve: also find the longest context that fits with this batch",
     )
     flag(computed, "--json", "a JSON document instead of text")
-    limit = option(
+    option(
         computed,
         "--timeout SECONDS",
         f"give up after this long (default {SECONDS:g})",
         seconds_between(1, 86400),
         default=SECONDS,
     )
-    former_names(computed, limit, "--seconds")
     flag(
         computed,
         "--measure",
