@@ -2,13 +2,12 @@
 
 They run on the same machine and terminal at the same interval, one after the other in one run.
 
-python -m bench.monitors.peers --seconds 40 --load --profile --out FOLDER
+python -m bench.monitors.peers --seconds 40 --load --out FOLDER
 
 gpuscope runs first and last, which shows whether the machine changed meanwhile. For each monitor
 the whole tree of its processes is counted, including children that have ended. ``--load`` runs a
 program with torch that keeps every GPU lightly busy; ``--fake 2`` uses a fake driver for all of
-them instead. A monitor that is not installed is reported as missing. FOLDER gets ``peers.json``,
-and with ``--profile`` where gpuscope's own time goes.
+them instead. A monitor that is not installed is reported as missing. FOLDER gets ``peers.json``.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.monitors import profiling
 from bench.terminal import Terminal, cpu_seconds_of, descendants, rss_bytes_of
 
 SETTLE_SECONDS = 5.0
@@ -197,38 +195,6 @@ def load(wanted: bool, say: Any) -> Iterator[None]:
             one.wait()
 
 
-def profile(size: tuple[int, int], seconds: float, folder: Path) -> None:
-    """Write down where the time of agent and screen goes.
-
-    The agent's threads are profiled undisturbed, then the functions of both.
-    """
-    env = {"XDG_STATE_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
-    for name, what in (
-        ("agent", ["agent"]),
-        ("agent-functions", ["agent", "--functions"]),
-        ("viewer-functions", ["viewer", "--functions"]),
-    ):
-        out = folder / f"{name}.json"
-        argv = [
-            sys.executable,
-            "-m",
-            "bench.monitors.profiling",
-            *what,
-            "--seconds",
-            str(seconds),
-            "--out",
-            str(out),
-        ]
-        with Terminal(argv, *size, env) as terminal:
-            terminal.pump(seconds + profiling.WARM_SECONDS + 8.0)
-        text = (
-            profiling.shown(json.loads(out.read_text()))
-            if out.exists()
-            else f"no report: {terminal.tail[-800:]!r}"
-        )
-        print(f"\n== {name}: {text}", flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -238,9 +204,6 @@ def main() -> None:
     parser.add_argument("--only", default="gpuscope,nvitop,nvidia-smi,nvtop,collector,gpuscope")
     parser.add_argument("--load", action="store_true")
     parser.add_argument("--fake", type=int, metavar="GPUS")
-    parser.add_argument(
-        "--profile", type=float, default=0.0, metavar="SECONDS", help="of each of three profiles"
-    )
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     if args.fake:
@@ -267,8 +230,6 @@ def main() -> None:
                 if name == "collector"
                 else measure(known[name], (columns, rows), args.seconds, folder)
             )
-        if args.profile:
-            profile((columns, rows), args.profile, args.out)
 
 
 if __name__ == "__main__":
