@@ -9,12 +9,11 @@ python=${PYTHON:-python3}
 cards=$($python -c 'import torch; print(max(1, min(2, torch.cuda.device_count())))')
 own=$(mktemp -d) && trap 'rm -rf "$own"' EXIT
 status=0
-# Alone on the card: what a look costs, how true its rows are, how soon why answers. Ranks of
+# Alone on the card: what a look costs, how true its rows are. Ranks of
 # stragglers mostly sleep.
 CUDA_VISIBLE_DEVICES= timeout 240 "$python" -m bench.stragglers --at-once > "$OUT/stragglers.txt" 2>&1 & ranks=$!
 timeout 285 "$python" -m bench.look.cost --looks 4 --cold --json "$OUT/cost.json" > "$OUT/cost.txt" 2>&1 || status=1
 wait "$ranks" || status=1
-timeout 65 "$python" -m bench.look.answers > "$OUT/why.txt" 2>&1 || status=1
 # Together: nothing is timed here. The tests of looks in two halves: what has not ended in time does
 # not say what failed.
 half="rows_add_up or costs_is_told or twenty or losses or profiler or second_card"
@@ -29,6 +28,6 @@ tail -n 60 "$own/look-1" "$own/look-2" "$own/work" > "$OUT/tests.txt"
 cat "$OUT/cost.txt" "$OUT/tests.txt"
 echo "=== bars"
 sed -n '/^bar /,$p' "$OUT/cost.txt"
-cat "$OUT/why.txt" "$OUT/soak.txt" "$OUT/stragglers.txt"
+cat "$OUT/soak.txt" "$OUT/stragglers.txt"
 tail -q -n 1 "$own/look-1" "$own/look-2" "$own/work"
 exit $status
