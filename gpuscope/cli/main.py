@@ -36,7 +36,7 @@ VERBS = {
     "snapshot": "read a snapshot of torch's CUDA memory, compare two, or take one",
     "why": "show where a training's time goes, and what would make it faster",
     "lab": "train a demo model or your own with any settings, in the TUI or headless",
-    "tune": "find the fastest settings of a training that fit in memory, and prove them",
+    "tune": "find the fastest or cheapest settings of a training that fit, and prove them",
     "predict": "predict a model's peak memory without a GPU: whether it fits, the largest batch, "
     "what would help",
     "check": "check trainings against their memory budgets in CI, and name the change that broke "

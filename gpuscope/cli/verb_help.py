@@ -119,6 +119,10 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
             "mine:factory --free-batch --price 2.5 -o tune.json",
             "with any batch size, and what it costs",
         ),
+        (
+            "gpt-small --goal cost --price 2.5 --price-energy 0.30",
+            "the cheapest settings, by the hour and the kilowatt-hour",
+        ),
     ),
     "predict": (
         ("--model gpt-small --gpu 4090 --what-if", "does it fit, and what would help"),
@@ -259,7 +263,7 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
         UNCHECKED: "no scripts, no Python with torch, or too few GPUs",
     },
     "tune": {
-        OK: "faster settings were found and proved",
+        OK: "better settings were found and proved",
         WARNINGS: "the baseline is the best, or the budget ended the search early",
         PROBLEMS: "it was stopped; the same command continues",
         UNCHECKED: "nothing runs, there is no Python with torch, or the ledger cannot be used",

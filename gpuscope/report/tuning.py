@@ -6,6 +6,7 @@ from typing import Any
 
 from ..lab.tables import figure
 from ..lab.tune.findings import STATUS
+from ..lab.tune.goal import Goal, goal_of
 from ..lab.tune.judge import Speed
 from ..lab.tune.result import text_of
 from ..text.numbers import number
@@ -37,20 +38,21 @@ def chapter(document: Document, name: str) -> Chapter:
     runs = read.count(document.get("runs"))
     when = f"{runs} run{'s' * (runs != '1')} in {spent}"
     stopped = read.text(document.get("stopped"))
-    best: list[Part] = [_sides(document, source, when)]
+    goal = goal_of(document.get("goal"))
+    best: list[Part] = [_sides(document, goal, source, when)]
     best += [Sentences([f"The search ended early: {stopped}."], "warn")] if stopped else []
     lines = read.texts(document.get("lines"))
     best += [Code("To paste into a training", lines)] if lines else []
     sections = [
         Section("What was found", best, read.text(document.get("sentence"))),
-        Section("Gain of each setting", _switches(document, source, when)),
-        Section("Everything that was tried", _candidates(document, source, when)),
+        Section("Gain of each setting", _switches(document, goal, source, when)),
+        Section("Everything that was tried", _candidates(document, goal, source, when)),
     ]
     facts = [("Search", group)] if group else []
     command = read.text(document.get("command"))
     facts += [("In the Lab", command)] if command else []
     sections = [one for one in sections if one.parts]
-    return Chapter(name, "Search for the fastest settings", sections, facts)
+    return Chapter(name, f"Search for the {goal.best} settings", sections, facts)
 
 
 def speed_of(value: Any) -> Speed | None:
@@ -63,12 +65,12 @@ def speed_of(value: Any) -> Speed | None:
     return Speed(ratio, low, high, read.text(found.get("basis")))
 
 
-def _sides(document: Document, source: str, when: str) -> Figures:
+def _sides(document: Document, goal: Goal, source: str, when: str) -> Figures:
     speed = speed_of(document.get("speed"))
     figures = []
     if speed is not None:
         tone: Tone = "ok" if speed.certain else ""
-        figures.append(Figure("as fast", speed.text, speed.basis, tone))
+        figures.append(Figure(goal.times, speed.text, speed.basis, tone))
     for key, label in (("baseline", "baseline"), ("best", "best")):
         side = read.mapping(document.get(key))
         values = {one: number(side.get(one)) for one in KEYS}
@@ -78,7 +80,7 @@ def _sides(document: Document, source: str, when: str) -> Figures:
     return Figures(figures, source=source, when=when)
 
 
-def _switches(document: Document, source: str, when: str) -> list[Part]:
+def _switches(document: Document, goal: Goal, source: str, when: str) -> list[Part]:
     rows = []
     for one in read.rows(document.get("switches")):
         name = read.text(one.get("name"))
@@ -86,7 +88,8 @@ def _switches(document: Document, source: str, when: str) -> list[Part]:
         rows.append(_interval(change, speed_of(one.get("brings")), read.text(one.get("reason"))))
     if not rows:
         return []
-    note = "How many times as fast it is with the setting, as with all others; the line is at 1."
+    what = "as fast it is" if not goal.by_cost else f"{goal.times} it makes"
+    note = f"How many times {what} with the setting, as with all others; the line is at 1."
     return [Intervals("", rows, [note], source=source, when=when)]
 
 
@@ -101,13 +104,13 @@ def _interval(label: str, speed: Speed | None, reason: str) -> Ratio:
     return Ratio(label, speed.ratio, speed.low, speed.high, speed.text, reason, tone)
 
 
-def _candidates(document: Document, source: str, when: str) -> list[Part]:
+def _candidates(document: Document, goal: Goal, source: str, when: str) -> list[Part]:
     rows: list[tuple[str, ...]] = []
     tones: dict[int, Tone] = {}
     compared = []
     for place, one in enumerate(read.rows(document.get("candidates"))):
         status, reason = read.text(one.get("status")), read.text(one.get("reason"))
-        words = STATUS.get(status, status)
+        words = goal.worse if status == "slower" else STATUS.get(status, status)
         label = read.text(one.get("label"))
         figures = [figure(key, number(one.get(key))) for key in KEYS]
         rows.append((label, *figures, f"{words}: {reason}" if reason else words))
@@ -124,6 +127,7 @@ def _candidates(document: Document, source: str, when: str) -> list[Part]:
     head = ("Settings", "Samples/s", "Warm-up", "Reserved", "Result")
     parts: list[Part] = []
     if compared:
-        parts.append(Intervals("Speed against the best then", compared, source=source, when=when))
+        title = f"{'Cost' if goal.by_cost else 'Speed'} against the best then"
+        parts.append(Intervals(title, compared, source=source, when=when))
     parts.append(Table("", head, rows, (1, 2, 3), (), tones, source=source, when=when))
     return parts

@@ -17,11 +17,12 @@ from gpuscope.cli.commands.tune import TrialLines
 from gpuscope.cli.progress_line import ProgressLine
 from gpuscope.exit_status import ExitStatus
 from gpuscope.lab.config import LabConfig
-from gpuscope.lab.ledger import Entry, entry_of
+from gpuscope.lab.ledger import Entry, RunLedger, entry_of
 from gpuscope.lab.sweep import cell_key
 from gpuscope.lab.torch_probe import Machine
 from gpuscope.lab.tune import paste
 from gpuscope.lab.tune.findings import CandidateRow, Found, Trial
+from gpuscope.lab.tune.goal import Goal
 from gpuscope.lab.tune.judge import Speed
 from gpuscope.lab.tune.result import SearchResult, money_text
 from gpuscope.lab.tune.runner import SearchProgress
@@ -86,6 +87,52 @@ def test_the_cpu_is_not_searched_where_a_gpu_was_asked_for(
     said = capsys.readouterr().err
     assert "This search would run on the CPU." in said
     assert says in said
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--goal", "cost"], "trains on the CPU, whose power is not read"),
+        (["--goal", "cost", "--price", "2", "--price-energy", "0.3"], "whose power is not read"),
+        (["--price-energy", "0.3"], "whose power is not read"),
+    ],
+)
+def test_what_needs_the_energy_of_a_cpu_ends_before_the_first_trial(
+    words: list[str], says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
+):
+    monkeypatch.setenv("GPUSCOPE_LEDGER", str(tmp_path / "lab.sqlite"))
+    monkeypatch.setattr(tune.torch_probe, "ask", lambda _: Machine({"gpus": 0}))
+    assert cli.main(["tune", "mlp-tiny", "--device", "cpu", *words]) == ExitStatus.UNCHECKED
+    said = capsys.readouterr().err
+    assert says in said
+    assert "Next: gpuscope tune --goal cost --price MONEY" in said
+    assert RunLedger(tmp_path / "lab.sqlite").entries(limit=None) == []
+
+
+def test_costs_of_nothing_are_refused_as_a_wrong_command_line(capsys):
+    assert cli.main(["tune", "mlp-tiny", "--goal", "cost", "--price", "0"]) == ExitStatus.USAGE
+    assert "all settings cost the same" in capsys.readouterr().err
+
+
+def test_a_search_with_another_goal_is_another_search(monkeypatch, tmp_path, capsys):
+    """What one has measured does not decide the other: its slow trials ended early."""
+    monkeypatch.setenv("GPUSCOPE_LEDGER", str(tmp_path / "lab.sqlite"))
+    stopped = SimpleNamespace(failure=None, found=None, stopped="SIGINT")
+    groups = []
+
+    def run(self, begin):
+        groups.append(self.job.group)
+        self.ledger.keep_plan(self.job.group, self.job.to_mapping())
+        return stopped
+
+    monkeypatch.setattr(tune.SearchRunner, "run", run)
+    by_cost = ["--goal", "cost", "--price"]
+    for words in ([], [*by_cost, "2"], [*by_cost, "3"], [*by_cost, "2"], []):
+        assert cli.main(["tune", "mlp-tiny", *words]) == ExitStatus.PROBLEMS
+    assert "the cheapest settings of mlp-tiny" in capsys.readouterr().err
+    assert groups[3] == groups[1]
+    assert groups[4] == groups[0]
+    assert len(set(groups[:3])) == 3
 
 
 def test_a_config_that_does_not_train_ends_with_what_its_run_says_to_do(
@@ -164,7 +211,7 @@ def test_the_result_says_how_much_faster_and_what_it_costs():
     rows = [CandidateRow(BASE, {}, "baseline"), CandidateRow(BEST, {"amp": "bf16"}, "kept", speed)]
     found = Found(BASE, BEST, speed, rows)
     entries = [entry(BASE, 100.0, 60 << 30, 400.0), entry(BEST, 290.0, 74 << 30, 600.0)]
-    result = SearchResult("tune-x", found, entries, 300.0, capacity=80 << 30, price=3.6)
+    result = SearchResult("tune-x", found, entries, 300.0, capacity=80 << 30, goal=Goal(hour=3.6))
     sentence = "2.90 × [2.80, 3.00] as fast: amp=bf16 batch=16 accumulate=2 compile=default"
     assert result.sentence().startswith(sentence)
     assert "6 GiB to spare" in result.sentence() or "6.00 GiB to spare" in result.sentence()

@@ -23,6 +23,7 @@ from gpuscope.cli.commands.lab.devices import (
     TensorShare,
     facts,
     occupants_of_run,
+    power_unknown,
     refusal,
     with_tensor_share,
 )
@@ -267,6 +268,32 @@ def test_the_share_is_the_mean_over_the_gpus_of_the_run(fake: FakeNvml) -> None:
     until(lambda: len(share._sums) == 2, 20)
     share.record(metrics.RunEnded({}))
     assert share.end() == (40.0, "", "")
+
+
+def test_the_power_is_that_of_the_steady_steps_alone(fake: FakeNvml) -> None:
+    """The driver reports the mean of the last second, so the first one holds the warm-up."""
+    fake.set(0, power=100_000)
+    share = TensorShare()
+    share.record(started(fake.gpus[0].uuid))
+    share.record(STEADY)
+    until(lambda: bool(share._watts), 20)
+    assert share.power_watts == pytest.approx(100.0)
+    fake.set(0, power=500_000)
+    until(lambda: share.power_watts == pytest.approx(500.0), 20)
+    share.record(metrics.RunEnded({}))
+    share.end()
+    assert share.power_watts == pytest.approx(500.0)
+
+
+def test_why_the_power_of_a_run_cannot_be_known_is_told_before_it(fake: FakeNvml) -> None:
+    assert power_unknown(AUTO, here(), [], {}) == ""
+    occupy(fake, 0)
+    beside = power_unknown(AUTO, here(), occupants_of_run(AUTO, here(), {}), {})
+    assert "reports that of the whole GPU, and pid" in beside
+    fake.fail("nvmlDeviceGetPowerUsage", 0, "NotSupported")
+    assert power_unknown(AUTO, here(), [], {}).startswith("GPU 0: ")
+    assert power_unknown(AUTO, here(), [], {"CUDA_VISIBLE_DEVICES": "1"}) == ""
+    assert "not known" in power_unknown(AUTO, here(), [], {"CUDA_VISIBLE_DEVICES": "MIG-7"})
 
 
 def test_a_gpu_without_the_counters_says_so(fake: FakeNvml) -> None:

@@ -125,4 +125,4 @@ def test_what_the_last_look_takes_back_is_no_longer_said_to_be_kept():
     assert found.best == found.baseline
     baseline, amp = found.rows
     assert baseline.status == "baseline"
-    assert (amp.status, amp.reason) == ("no_difference", "as fast without amp")
+    assert (amp.status, amp.reason) == ("no_difference", "as good without amp")

@@ -13,6 +13,7 @@ from gpuscope.lab.launch import PYTHON_VARIABLE
 from gpuscope.lab.ledger import Entry, RunLedger
 from gpuscope.lab.run_facts import RunFacts
 from gpuscope.lab.tune.findings import SearchSettings
+from gpuscope.lab.tune.goal import Goal
 from gpuscope.lab.tune.result import SearchResult
 from gpuscope.lab.tune.runner import SearchJob, SearchProgress, SearchRunner, new_job
 from gpuscope.lab.tune.search import CannotTune, Search
@@ -101,7 +102,8 @@ def test_it_finds_the_faster_batch_proves_it_and_continues_after_a_kill(
     assert outcome.found.speed.low is not None
     assert outcome.found.speed.low > 3
 
-    result = SearchResult(job.group, outcome.found, entries[::-1], second.spent_seconds, price=2.0)
+    spent, goal = second.spent_seconds, Goal(hour=2.0)
+    result = SearchResult(job.group, outcome.found, entries[::-1], spent, goal=goal)
     document = json.loads(json.dumps(result.document(), allow_nan=False))
     assert "as fast: batch=32 accumulate=1" in document["sentence"]
     assert [switch["name"] for switch in document["switches"]] == ["batch+accumulate"]

@@ -66,7 +66,9 @@ class Card:
         memory: int = 80 << 30,
         loss: Rate = lambda config: 1.0,
         drift: float = 0.0,
+        watts: Callable[[LabConfig], float | None] = lambda config: None,
     ) -> None:
+        self.watts = watts
         self.rate, self.noise, self.memory, self.loss, self.drift = rate, noise, memory, loss, drift
         self.random = random.Random(seed)
         self.trials: list[Trial] = []
@@ -116,10 +118,15 @@ class Card:
             "warmup_seconds": 1.0 if config.compile == "off" else max(1.0, took - 7.0),
             "step_seconds": {**seconds, "p95": step},
             "peak_reserved_bytes": self.need(config),
+            "power_watts": self._power(config),
             "loss_curve": curve,
         }
         environment = dict.fromkeys(SPENT, took)
         return entry_of(document, repeat=trial.repeat, environment=environment)
+
+    def _power(self, config: LabConfig) -> float | None:
+        watts = self.watts(config)
+        return watts and watts * math.exp(self.random.gauss(0, self.noise))
 
     def tune(self, base: LabConfig = BASE, **settings: Any) -> Found:
         settings.setdefault("limits", SAME)

@@ -1,4 +1,4 @@
-"""``gpuscope tune`` searches for the fastest settings of a training that fit, and proves them."""
+"""``gpuscope tune`` searches for the fastest or cheapest settings that fit, and proves them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from ...lab.ledger import Entry, RunLedger
 from ...lab.matrix import vary_of
 from ...lab.toggles import EVERY_PRESET, FACTORY, PRESETS, STEPS, Value
 from ...lab.tune.findings import Found, SearchSettings
-from ...lab.tune.price import an_hour_of, price_of
+from ...lab.tune.goal import GOALS, WATTS, Goal
+from ...lab.tune.price import MOST, an_hour_of, price_of
 from ...lab.tune.result import COST_SAMPLES, SearchResult
 from ...lab.tune.runner import SearchJob, SearchProgress, SearchRunner, new_job, window_of
 from ...lab.tune.search import CannotTune, Search
@@ -111,9 +112,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cost = parser.add_argument_group("cost")
     option(
         cost,
+        "--goal GOAL",
+        "samples: most samples a second; cost: most samples for what they cost, by the prices "
+        "below, or without any by the energy of the GPU (default samples)",
+        choices=GOALS,
+        default=GOALS[0],
+    )
+    option(
+        cost,
         "--price MONEY|FILE",
         "the price of an hour of this machine, or a TOML file with one for each GPU (h200 = 3.5): "
         "the result then says what training costs",
+    )
+    option(
+        cost,
+        "--price-energy MONEY",
+        "the price of a kilowatt-hour, for the energy that the GPU takes",
+        types.number_between(0, MOST),
     )
     option(
         cost,
@@ -144,7 +159,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"-o {clean(str(args.output))}: there is no such folder")
     ledger = RunLedger()
     prices = price_of(args.price) if args.price is not None else None
-    price: float | None = None
+    goal = _goal(args, None if isinstance(prices, dict) else prices)
     job = new_job(ledger, baseline, _options(args, vary), args.new)
     python = find_python()
     others: list[Any] = []
@@ -153,25 +168,26 @@ def run(args: argparse.Namespace) -> int:
     def result_of(found: Found) -> SearchResult:
         entries = ledger.entries(limit=None, group=job.group)[::-1]
         return SearchResult(
-            job.group, found, entries, runner.spent_seconds, capacity, price, args.samples
+            job.group, found, entries, runner.spent_seconds, capacity, goal, args.samples
         )
 
     shown = Events(result_of) if args.events else TrialLines(ProgressLine(sys.stderr))
+    window = window_of(args.budget, goal)
     runner = SearchRunner(
         job,
         ledger,
         shown.show,
-        window_of(args.budget),
+        window,
         watch=lambda: Driver(others),
         since=began,
     )
     known = len(ledger.entries(limit=None, group=job.group))
-    _announce(job, args.hf_config or baseline.model, args.budget, known)
+    _announce(job, goal, args.hf_config or baseline.model, args.budget, known)
     with ExitStack() as open_parts:
 
         def begin() -> Search:
             """Look at the machine, which takes seconds, and return the search."""
-            nonlocal capacity, price
+            nonlocal capacity, goal
             machine = torch_probe.ask(python)
             if machine.problem:
                 why = f"{clean(machine.problem)}."
@@ -179,9 +195,11 @@ def run(args: argparse.Namespace) -> int:
             others.extend(_others(baseline, args.share_gpus))
             facts = machine.facts(baseline)
             on_gpu = facts.gpu_name if facts.device_type != "cpu" else None
-            price = an_hour_of(prices, on_gpu) if prices is not None else None
+            goal = _goal(args, an_hour_of(prices, on_gpu) if prices is not None else None)
             if facts.device_type == "cpu":
                 _check_no_gpu_is_meant(args)
+            if goal.needs_power or goal.kwh:
+                _check_power(baseline, facts.device_type, others)
             capacity = args.capacity or (facts.free_bytes[0] if facts.free_bytes else None)
             settings = SearchSettings(
                 Limits(vary, args.free_batch),
@@ -189,7 +207,8 @@ def run(args: argparse.Namespace) -> int:
                 capacity,
                 lambda: args.budget - runner.spent_seconds,
                 open_parts.enter_context(Fits(facts.capability, capacity)),
-                window_of(args.budget),
+                window,
+                goal,
             )
             return Search(baseline, machine.facts, settings)
 
@@ -221,6 +240,24 @@ def run(args: argparse.Namespace) -> int:
         _print(result, args)
     early = bool(outcome.found.stopped)
     return ExitStatus.OK if result.changed and not early else ExitStatus.WARNINGS
+
+
+def _goal(args: argparse.Namespace, hour: float | None) -> Goal:
+    return Goal(args.goal == "cost", hour, args.price_energy)
+
+
+def _check_power(baseline: LabConfig, device_type: str, others: list[Any]) -> None:
+    """Raise CannotTune where the energy of a training counts and cannot be measured."""
+    if device_type == "cpu":
+        why = "It trains on the CPU, whose power is not read."
+    else:
+        why = lab_devices.power_unknown(baseline, lab_devices.look(), others)
+    if why:
+        raise CannotTune(
+            "The energy of this training cannot be measured.",
+            why,
+            "gpuscope tune --goal cost --price MONEY    by the hour alone the fastest is cheapest",
+        )
 
 
 def _use_transformers(args: argparse.Namespace) -> None:
@@ -312,6 +349,7 @@ def _options(args: argparse.Namespace, vary: dict[str, list[Value]]) -> dict[str
         "capacity": args.capacity,
         "gpu": args.gpu,
         "hf_config": [args.hf_config, args.task, args.sequence],
+        **({"cost": [args.price, args.price_energy]} if args.goal == "cost" else {}),
     }
 
 
@@ -333,9 +371,9 @@ def _others(baseline: LabConfig, share: bool) -> list[Any]:
     return lab_devices.occupants_of_run(baseline, host)
 
 
-def _announce(job: SearchJob, model: str, budget: float, known: int) -> None:
+def _announce(job: SearchJob, goal: Goal, model: str, budget: float, known: int) -> None:
     """Say what is searched for, by its model, and how long."""
-    what = f"the fastest settings of {clean(model, 200)}"
+    what = f"the {goal.best} settings of {clean(model, 200)}"
     if known:
         print(
             f"Continuing {job.group}, {what}: {known} of its runs are in the ledger (--new starts "
@@ -354,7 +392,7 @@ class Driver(lab_devices.TensorShare):
     """A watcher that also asks the driver for the power."""
 
     def finish(self, document: dict[str, Any]) -> dict[str, Any]:
-        return {**super().finish(document), "power_watts": self.power_watts}
+        return {**super().finish(document), WATTS: self.power_watts}
 
 
 # ── output ────────────────────────────────────────────────────────────────────────────────────────

@@ -58,7 +58,7 @@ class Closing(Trials):
                 row.reason = self._not_without(without)
             elif (yield from self._needless(row, best, without, names)):
                 taken = self._rows[best]
-                taken.status, taken.reason = "no_difference", f"as fast without {row.name}"
+                taken.status, taken.reason = "no_difference", f"as good without {row.name}"
                 best = without
                 if best != self.baseline:
                     self._rows[best].status = "kept"

@@ -12,6 +12,7 @@ from typing import Literal
 from ..config import LabConfig
 from ..matrix import label
 from ..toggles import BY_NAME, Value
+from .goal import SPEED, Goal
 from .judge import Loss, Speed
 from .space import Limits
 
@@ -35,7 +36,7 @@ STATUS: dict[str, str] = {
 """The word of the table for each status of a candidate."""
 NO_FIT, NO_RUN = NEEDED = "does not fit without it", "does not run without it"
 """Why the gain of a switch is not a number: the training needs the switch."""
-UNPROVED_STEP = "it seemed faster in the search, but was not proved"
+UNPROVED_STEP = "it seemed better in the search, but was not proved"
 """Why a candidate from which the search went on is not kept, where the baseline stays the best."""
 Fit = Callable[[LabConfig], "PredictedMemory | None"]
 
@@ -99,12 +100,12 @@ class Switch:
 class Found:
     """What a search has found.
 
-    ``best`` is the baseline itself where nothing is certainly faster. ``speed`` compares the best
+    ``best`` is the baseline itself where nothing is certainly better. ``speed`` compares the best
     with the baseline in runs of their own; None where they are the same, or the baseline cannot
     run. ``stopped`` says why the search ended early, "" if it came to its end. ``more_seconds`` is
     how long the trials that were left out are expected to take, with a proof; None where none was.
 
-    Where the baseline itself is the best, no candidate stays "kept": it seemed faster in the
+    Where the baseline itself is the best, no candidate stays "kept": it seemed better in the
     search, but neither it nor what was built on it has proved that.
     """
 
@@ -131,7 +132,7 @@ class SearchSettings:
     ``keep_loss`` is how much higher the loss may be, as a share. ``capacity`` is the memory in
     bytes that a run may reserve on each device; None: whatever runs. ``time_left`` returns the
     seconds of the budget that are left, or None for no budget. ``window_seconds`` is how long the
-    steps of a trial are timed.
+    steps of a trial are timed. ``goal`` says what is better.
     """
 
     limits: Limits
@@ -140,6 +141,7 @@ class SearchSettings:
     time_left: Callable[[], float | None] = lambda: None
     fits: Fit = lambda config: None
     window_seconds: float = 0.0
+    goal: Goal = SPEED
 
 
 TOO_SHORT = "what was left of the budget was too short for the next run and the proof"

@@ -1,4 +1,6 @@
-"""Judge two configurations by their runs: which one is faster, and whether their losses agree.
+"""Judge two configurations by their runs: which one is better, and whether their losses agree.
+
+In a search by cost each run has what a second of it costs: then "faster" is more samples for that.
 
 Only the standard library is needed.
 """
@@ -16,6 +18,7 @@ from .. import intervals
 from ..compare import compare, mean
 from ..ledger import Entry
 from ..measures import Curve, loss_by_step, loss_curve
+from .goal import COST_OF_SECOND
 
 WORTH = 0.01
 """A gain below this share is not worth a switch."""
@@ -48,7 +51,10 @@ Decision = Literal["faster", "slower", "alike", "unclear"]
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How many times as fast B is as A: ``ratio`` with its 95 % interval and how it is known."""
+    """How many times as fast B is as A: ``ratio`` with its 95 % interval and how it is known.
+
+    In a search by cost: how many times as many samples B makes for what they cost.
+    """
 
     ratio: float
     low: float | None
@@ -78,8 +84,24 @@ def speed(a: Sequence[Entry], b: Sequence[Entry]) -> Speed | None:
     row = compare(a, b).row("sample_seconds")
     if row is None or row.ratio is None or row.ratio <= 0:
         return None
-    low, high = (None if end is None or end <= 0 else 1 / end for end in (row.high, row.low))
-    return Speed(1 / row.ratio, low, high, row.basis)
+    ours, theirs = _cost(b), _cost(a)
+    if not ours or not theirs:
+        return None
+    cheaper = theirs / ours
+    low, high = (None if end is None or end <= 0 else cheaper / end for end in (row.high, row.low))
+    return Speed(cheaper / row.ratio, low, high, row.basis)
+
+
+def _cost(runs: Sequence[Entry]) -> float | None:
+    """Return what a second of these runs costs, None if unknown; 1 where speed alone decides."""
+    by_cost = any(COST_OF_SECOND in entry.document for entry in runs)
+    return figure(runs, COST_OF_SECOND) if by_cost else 1.0
+
+
+def pace(runs: Sequence[Entry]) -> float:
+    """Return the samples in a second, or for what they cost; 0 where it is unknown."""
+    rate, cost = figure(runs, "samples_per_second"), _cost(runs)
+    return rate / cost if rate and cost else 0.0
 
 
 def in_turns(
@@ -102,7 +124,7 @@ def in_turns(
 
 
 def _rates(runs: Sequence[Entry]) -> list[float | None]:
-    return [number(entry.document.get("samples_per_second")) for entry in runs]
+    return [pace([entry]) or None for entry in runs]
 
 
 def each_pair(a: Sequence[Entry], b: Sequence[Entry], much: float) -> Speed | None:

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...text.units import age_text, bytes_text, count_text, round_seconds, window_text
+from ...text.units import (
+    DASH,
+    age_text,
+    bytes_text,
+    count_text,
+    pace_text,
+    round_seconds,
+    window_text,
+)
 from .. import compare as comparing
 from ..config import LabConfig
 from ..ledger import Entry
@@ -19,6 +27,7 @@ from ..tables import figure
 from ..toggles import BY_NAME
 from . import judge, paste
 from .findings import NEEDED, STATUS, TOO_SHORT, CandidateRow, Found, Switch, label_of
+from .goal import JOULES_IN_KWH, SPEED, WATTS, Goal
 
 COST_SAMPLES = 1_000_000
 """Samples that a price and an energy are given for, unless the user names another number."""
@@ -29,7 +38,7 @@ class SearchResult:
     """A search that has ended, with all its runs.
 
     ``device`` is cpu or cuda, ``capacity`` the memory in bytes of one device, None if unknown.
-    ``price`` is money for an hour, ``samples`` the number that costs are given for.
+    ``goal`` holds the prices, and ``samples`` is the number that costs are given for.
     """
 
     group: str
@@ -37,7 +46,7 @@ class SearchResult:
     entries: Sequence[Entry]
     seconds: float
     capacity: int | None = None
-    price: float | None = None
+    goal: Goal = SPEED
     samples: int = COST_SAMPLES
 
     @property
@@ -69,17 +78,18 @@ class SearchResult:
                 f"The baseline does not run ({found.baseline_failure}). This does: "
                 f"{self.label(found.best)}{spare}."
             )
-        return f"{found.speed.text} as fast: {self.label(found.best)}{spare}."
+        return f"{found.speed.text} {self.goal.times}: {self.label(found.best)}{spare}."
 
     def _nothing_faster(self) -> str:
         rows = [row for row in self.found.rows if row.status != "baseline"]
         unproved = next((row for row in rows if row.status == "not_proved"), None)
         if unproved is not None:
-            seems = f" seems {unproved.speed.text} as fast" if unproved.speed else " seems faster"
+            as_good = unproved.speed and f"{unproved.speed.text} {self.goal.times}"
+            seems = f" seems {as_good or self.goal.better}"
             return f"Not proved: {self.label(unproved.config)}{seems}. {self.left_out()}"
         if rows and all(row.status == "not_tried" for row in rows):
             return f"Not decided: only the baseline was run. {self.left_out()}"
-        keep = "Nothing that was tried is certainly faster than the baseline: keep it."
+        keep = f"Nothing that was tried is certainly {self.goal.better} than the baseline: keep it."
         return f"{keep} {self.left_out()}".rstrip()
 
     @property
@@ -119,12 +129,13 @@ class SearchResult:
     def costs(self, config: LabConfig) -> dict[str, float | None]:
         """Return seconds, money and energy (joules) for ``samples`` samples; None if unknown."""
         runs = self.runs(config)
-        rate, watts = judge.figure(runs, "samples_per_second"), judge.figure(runs, "power_watts")
+        rate, watts = judge.figure(runs, "samples_per_second"), judge.figure(runs, WATTS)
         seconds = self.samples / rate if rate else None
+        a_second = self.goal.money_of_second(watts)
         return {
             "samples": float(self.samples),
             "seconds": seconds,
-            "money": seconds / 3600 * self.price if seconds and self.price is not None else None,
+            "money": seconds * a_second if seconds and a_second is not None else None,
             "joules": seconds * watts if seconds and watts else None,
         }
 
@@ -143,6 +154,7 @@ class SearchResult:
         steps, reason = self.pays_back_steps()
         return {
             "group": self.group,
+            "goal": self.goal.to_mapping(),
             "sentence": self.sentence(),
             "baseline": self._side(found.baseline),
             "best": self._side(found.best),
@@ -173,7 +185,7 @@ class SearchResult:
             "label": self.label(config),
             "config": config.to_mapping(),
             **{key: judge.figure(runs, key) for key in (*keys, "peak_reserved_bytes")},
-            "power_watts": judge.figure(runs, "power_watts"),
+            WATTS: judge.figure(runs, WATTS),
             "cost": self.costs(config),
             "runs": [entry.id for entry in runs],
         }
@@ -190,6 +202,7 @@ class SearchResult:
             "peak_reserved_bytes": judge.figure(runs, "peak_reserved_bytes"),
             "speed": row.speed.to_mapping() if row.speed else None,
             "against": self.label(row.against) if row.against else None,
+            "cost": self.costs(row.config),
             "predicted_bytes": row.predicted.bytes if row.predicted else None,
             "loss_excess": row.loss.excess if row.loss else None,
             "runs": [entry.id for entry in runs],
@@ -207,12 +220,29 @@ class SearchResult:
                 for key in ("samples_per_second", "warmup_seconds", "peak_reserved_bytes")
             ]
             untold = row.reason and row.reason != TOO_SHORT  # the sentence has that
-            status = STATUS[row.status] + (f": {row.reason}" if untold else "")
-            speed = row.speed.text if row.speed else "–"
+            status = self.goal.worse if row.status == "slower" else STATUS[row.status]
+            status += f": {row.reason}" if untold else ""
+            speed = row.speed.text if row.speed else DASH
             rows.append([self.label(row.config), *figures, speed, status])
-        if all(row[3] == "–" for row in rows[1:]):
+        if all(row[3] == DASH for row in rows[1:]):
             rows = [[*row[:3], *row[4:]] for row in rows]
+        if self.goal.by_cost:
+            costs = [self._cost_text(row.config) for row in self.found.rows]
+            columns = zip(rows, [self._cost_heading(), *costs], strict=True)
+            rows = [[*row[:2], cost, *row[2:]] for row, cost in columns]
         return rows
+
+    def _cost_heading(self) -> str:
+        million, rest = divmod(self.samples, 1_000_000)
+        of = f"{million:,}M" if million and not rest else f"{self.samples:,}"
+        return f"{'kWh' if self.goal.by_energy else 'price'}/{of} samples"
+
+    def _cost_text(self, config: LabConfig) -> str:
+        costs = self.costs(config)
+        money, joules = costs["money"], costs["joules"]
+        if self.goal.by_energy:
+            return f"{joules / JOULES_IN_KWH:,.3g}" if joules is not None else DASH
+        return money_text(money) if money is not None else DASH
 
     def switches(self) -> list[list[str]]:
         """Return what each switch of the winner brings, with a heading."""
@@ -230,6 +260,12 @@ class SearchResult:
         found: list[str] = []
         if self.changed:
             steps, _ = self.pays_back_steps()
+            sides = self.runs(self.found.baseline), self.runs(self.found.best)
+            before, after = (judge.figure(side, "samples_per_second") for side in sides)
+            if self.goal.by_cost and before and after:
+                found.append(
+                    f"It trains {pace_text(after)} samples/s instead of {pace_text(before)}."
+                )
             if steps:
                 found.append(f"Compiling takes longer at first: it pays off after {steps:,} steps.")
             loss = self.found.loss
@@ -259,11 +295,12 @@ class SearchResult:
             found.append(f"{self.samples:,} samples cost {money_text(after['money'])}{was}.")
         if after["joules"] is not None:
             was = (
-                f" instead of {before['joules'] / 3.6e6:,.3g}"
+                f" instead of {before['joules'] / JOULES_IN_KWH:,.3g}"
                 if self.changed and before["joules"]
                 else ""
             )
-            found.append(f"{self.samples:,} samples take {after['joules'] / 3.6e6:,.3g} kWh{was}.")
+            energy = f"{after['joules'] / JOULES_IN_KWH:,.3g} kWh"
+            found.append(f"{self.samples:,} samples take {energy}{was} on the GPU.")
         return found
 
 

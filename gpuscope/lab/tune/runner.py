@@ -23,6 +23,7 @@ from ..machine import MEMORY_VARIABLE
 from ..run_series import RunSeries, Watcher, stopped_late
 from ..sweep import alone, cell_key, digest_of, new_group
 from .findings import CLEARLY_SLOWER, Found, Trial, label_of
+from .goal import SPEED, Goal
 from .search import CannotTune, Search
 
 SOURCE = "tune"
@@ -52,8 +53,10 @@ class SearchProgress:
     spent_seconds: float = 0.0
 
 
-def window_of(budget: float) -> float:
+def window_of(budget: float, goal: Goal = SPEED) -> float:
     """Return how many seconds of steps are timed in a trial of a search with this budget."""
+    if goal.needs_power:  # the driver takes a second to report it
+        return WINDOW_SECONDS
     return min(WINDOW_SECONDS, max(SHORTEST_WINDOW_SECONDS, WINDOW_SHARE * budget))
 
 

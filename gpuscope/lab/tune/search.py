@@ -75,7 +75,7 @@ class Search(Closing):
             row = self._rows[best]
             row.status = "not_proved" if self._unproved else "no_difference"
             row.reason = (
-                self._unproved or "run again beside the baseline, it was not certainly faster"
+                self._unproved or "run again beside the baseline, it was not certainly better"
             )
             return self._found(self.baseline, None, [])
         return self._found(best, speed, switches)
@@ -112,7 +112,7 @@ class Search(Closing):
         self._rows[self.baseline].reason = problem
         if not self._out_of_memory:
             raise CannotTune(
-                "The training does not run.",
+                "The training does not run." if entry.failure else "The baseline was not measured.",
                 problem,
                 self.baseline.command() + " --headless    shows the whole error",
             )

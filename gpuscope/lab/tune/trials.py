@@ -24,6 +24,7 @@ from .findings import (
     SearchSettings,
     Trial,
 )
+from .goal import COST_OF_SECOND
 from .judge import Decision, Speed
 
 LEAST_PAIRS = 2
@@ -82,7 +83,10 @@ class Trials:
         windows: int = 1,
     ) -> Generator[Trial, Entry, Entry]:
         runs = self._runs.setdefault(config, [])
+        if self._settings.goal.needs_power:  # what is slower may cost less
+            rival = None
         entry = yield Trial(config, len(runs), purpose, seconds, rival, windows)
+        entry = self._settings.goal.weighed(entry)
         runs.append(entry)
         self._costs.note(config, entry)
         self._trials_asked += 1
@@ -139,6 +143,8 @@ class Trials:
             return f"it reserved {bytes_text(reserved)} of {bytes_text(capacity)}"
         if judge.figure([entry], "samples_per_second") is None:
             return "it made no steady steps in its time"
+        if self._settings.goal.needs_power and not judge.figure([entry], COST_OF_SECOND):
+            return "the driver did not report its power, so its cost is unknown"
         return ""
 
     def _loss(self, config: LabConfig) -> judge.Loss | None:
@@ -176,7 +182,7 @@ class Trials:
 
     def _pace(self, config: LabConfig) -> float:
         """Return the speed of a configuration's newest run; 0 where there is none."""
-        return judge.figure(self._runs.get(config, ())[-1:], "samples_per_second") or 0.0
+        return judge.pace(self._runs.get(config, ())[-1:])
 
     def _baseline_again(self) -> float:
         """Return how many seconds a short run of the baseline is expected to take in the proof.
@@ -185,6 +191,7 @@ class Trials:
         """
         fastest = max(map(self._pace, self._runs), default=0.0)
         slow = self._pace(self.baseline) < CLEARLY_SLOWER * fastest
+        slow = slow and not self._settings.goal.needs_power  # then all steps are made
         saved = self._costs.saved_where_slow(self.baseline) if slow else 0.0
         return self._costs.again(self.baseline) - saved
 

@@ -29,6 +29,9 @@ from ...args import Taker, flag
 VISIBLE_VARIABLE = cuda_devices.VISIBLE
 LOOK_SECONDS = 5.0
 SAMPLE_HZ = 2.0
+POWER_MEAN_SECONDS = 1.0
+"""The driver reports the mean power of the last second: earlier readings hold some of the warm-up.
+"""
 COMMAND_CHARS = 60
 
 
@@ -134,6 +137,27 @@ def refusal(
     )
 
 
+def power_unknown(
+    config: LabConfig,
+    host: HostView,
+    others: Sequence[Occupant],
+    environ: Mapping[str, str] = os.environ,
+) -> str:
+    """Return why the power of a run on these devices cannot be told; "" where it can be read."""
+    if others:
+        return f"The driver reports that of the whole GPU, and {others[0]}."
+    taken = devices_of_run(config, cuda_devices.visible_in_order(host.devices, environ) or [])
+    if not taken:
+        return host.nvml.text if host.nvml else "Which GPU the training takes is not known."
+    for device in taken:
+        if not device.definition.uuid.startswith("GPU-"):
+            return "The driver reports that of the whole GPU, and this is a MIG slice."
+        power = device.reading("power_watts")
+        if isinstance(power, Unknown):
+            return f"GPU {device.definition.index}: {power.text}."
+    return ""
+
+
 # ── the tensor pipes ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -226,6 +250,7 @@ class TensorShare:
         assert self._worker is not None
         began = time.monotonic()
         readings: dict[str, float] = {}
+        settled: set[str] = set()
         while not self._stop.wait(0.5 / SAMPLE_HZ):
             if self._worker.unavailable is not None and self._worker.settled:
                 self._code, self._why = self._worker.unavailable.code, self._worker.unavailable.text
@@ -237,6 +262,9 @@ class TensorShare:
                 first = uuid not in readings
                 readings[uuid] = fast[0]
                 watts = fast[1].get("power_watts")
+                if uuid not in settled and fast[0] >= began + POWER_MEAN_SECONDS:
+                    settled.add(uuid)
+                    self._watts.pop(uuid, None)  # a shorter run has only these
                 if isinstance(watts, (int, float)):
                     total, count = self._watts.get(uuid, (0.0, 0))
                     self._watts[uuid] = (total + watts, count + 1)
