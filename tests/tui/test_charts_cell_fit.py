@@ -83,7 +83,7 @@ def test_every_edge_is_where_its_sum_is_to_half_a_cell(
     top = edges[-1][0] if edges else 0.0
     assert abs(top - sums[-1]) <= HALF + 1e-6
     # without parts of cells a little more, where a layer would have no cell else
-    beyond = HALF if glyphs is UNICODE else FAR_OFF
+    beyond = HALF + 0.5 if glyphs is UNICODE else FAR_OFF
     for edge, _ in edges:
         assert min(abs(edge - total) for total in sums) <= beyond + 1e-6, edges
     drawn = [token for _, token in edges]
@@ -279,6 +279,18 @@ def test_what_is_there_alone_for_a_time_is_not_drawn_as_what_comes_later() -> No
     both = [((60.0, "allocated"), (2.4, "cached"))] * 20
     rest = rest_of(cached + both, 1.0, HALF, 88, whole=False)
     assert rest.token in ("", "cached")
+
+
+def test_a_layer_that_is_alone_for_a_time_keeps_its_colour_beside_specks_of_others() -> None:
+    """What the driver holds before torch's first tensors are more than a few bytes."""
+    stepping = ((9.8, "allocated"), (13.9, "cached"), (2.4, "outside"))
+    starting = ((0.05, "allocated"), (0.01, "cached"), (1.6, "outside"))
+    rest = rest_of([stepping, starting], 1.0, HALF, 40, whole=False)
+    assert not rest.trace
+    for stack in (stepping, starting):
+        assert "outside" in [
+            token for _, token in edges_of(in_parts(stack, rest), 1.0, HALF, 40)
+        ], stack
 
 
 def test_a_layer_that_has_become_large_is_drawn_whatever_was_joined_before() -> None:

@@ -4,7 +4,7 @@ All edges are rounded from zero, none from the layer below it: the top is the to
 below, and a layer that stays where it is is drawn where it was. A cell has two colours, so it can
 show two layers; where the stack ends inside it, the second colour is the empty ground, and it can
 show one. The upper half of the axis, on which a stack stands, shows one as well. Edges that share
-such a cell are moved, by less than half a cell; where that is not enough the smallest layer is
+such a cell are moved, by half a cell at most; where that is not enough the smallest layer is
 drawn as a part of the larger one of those beside it. Without colour a cell shows one layer, and
 each edge is the nearest edge of a cell, or the next one where a layer of half a cell would vanish;
 a stack then stands above the row of the axis, for half of that cannot be filled.
@@ -48,7 +48,10 @@ ALL_APART = Rest()
 
 CELL, HALF = 8, 4
 REACH = 3
-"""Eighths by which an edge may be moved: with the rounding to them less than half a cell."""
+"""Eighths by which an edge may be moved: with the rounding to them less than half a cell.
+
+It is moved by half a cell where a layer would be lost else.
+"""
 TRUE_TO = 2.0
 """Eighths by which what is drawn of a layer may differ from its size: of the last two half a cell,
 because without the smaller one nothing is told apart any more.
@@ -178,8 +181,8 @@ def rest_of(
         return [sum(part) for part in zip(*(sizes[t] for t in tokens), strict=True)]
 
     def never_alone(total: Sequence[float]) -> bool:
-        """Return whether the largest is beside it: else that is not what would be seen."""
-        return all(at or each < 1 for at, each in zip(sizes[largest], total, strict=True))
+        """Return whether the largest is seen beside it: else its colour would be of nothing."""
+        return all(at >= 1 or each < 1 for at, each in zip(sizes[largest], total, strict=True))
 
     def as_trace(rest: Rest) -> Rest:
         return Rest(rest.tokens, largest, trace=True)
@@ -299,7 +302,8 @@ def _is_true(stack: Stack, scale: float, zero: int, most: int, whole: bool) -> b
 def fit_cells(edges: Edges, zero: int = 0, kept: str = "") -> Edges:
     """Return the nearest edges that can be drawn, of as many of the layers as possible."""
     ends, named = [end for end, _ in edges], [token for _, token in edges]
-    found = _placed(ends, zero, named[-1] == kept)
+    on_top = named[-1] == kept
+    found = _placed(ends, zero, on_top) or _placed(ends, zero, on_top, reach=HALF)
     if found:
         return tuple(zip(found, named, strict=True))
     sizes = [end - start for end, start in zip(ends, (zero, *ends), strict=False)]
@@ -328,7 +332,7 @@ def _joined(layers: list[tuple[float, str]], thin: int) -> list[tuple[float, str
     return [*layers[:first], whole, *layers[last + 1 :]]
 
 
-def _placed(ends: list[int], zero: int, kept: bool) -> tuple[int, ...]:
+def _placed(ends: list[int], zero: int, kept: bool, reach: int = REACH) -> tuple[int, ...]:
     """Return the nearest places of these edges, the last of which stays; none where it has none.
 
     Each full cell has one edge inside it at most; a topmost cell that is not full, and the axis,
@@ -338,7 +342,7 @@ def _placed(ends: list[int], zero: int, kept: bool) -> tuple[int, ...]:
     paths: dict[int, tuple[int, tuple[int, ...]]] = {zero: (0, ())}
     for number, end in enumerate(ends):
         last = number == len(ends) - 1
-        places = [top] if last else range(end - REACH, min(end + REACH, top - 1) + 1)
+        places = [top] if last else range(end - reach, min(end + reach, top - 1) + 1)
         if kept and number == len(ends) - 2:
             places = [(top - 1) // CELL * CELL]
         reached: dict[int, tuple[int, tuple[int, ...]]] = {}
