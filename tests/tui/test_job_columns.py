@@ -22,7 +22,7 @@ from gpuscope.tui.shared.step_split import (
     split_pieces,
     tokens_of,
 )
-from gpuscope.tui.theme import UNICODE
+from gpuscope.tui.theme import THEMES, UNICODE, Tokens
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.tui.pilot import at_the_jobs, in_loop, make_app, until
@@ -58,6 +58,12 @@ class Chosen(JobList):
     has_focus = True
 
 
+class Drawn(JobList):
+    """A list of jobs that can be painted outside an app."""
+
+    tokens = Tokens(THEMES[0])
+
+
 def test_why_a_job_ended_goes_on_in_a_second_line_under_the_cursor_only():
     why = [("killed by SIGKILL at 14:14:20: often the kernel's OOM killer", "bad")]
     ended = line("train.py", span=why, over=True)
@@ -67,6 +73,20 @@ def test_why_a_job_ended_goes_on_in_a_second_line_under_the_cursor_only():
     assert jobs.wanted(76, full=True) == jobs.wanted(76, full=False)
     (below,) = chosen._below(ended, 76, full=True)
     assert styled.plain(below).strip() == "kernel's OOM killer"
+
+
+def test_where_rows_are_few_a_job_that_is_well_has_one_line_before_another_is_hidden():
+    note = [[("wall clock: all of it", "muted")], [("input: 3 %", "muted")]]
+    stuck = line("stuck.py", notes=[[("stalled: at a.py:1", "bad")]], kind="bad")
+    names = ["a.py", "b.py", "c.py"]
+    jobs = Drawn()
+    jobs.show([stuck, *(line(name, notes=note) for name in names)])
+    for height, below in ((12, 2), (9, 1), (7, 0)):
+        drawn = [strip.text for strip in jobs.paint(150, height, Drawn.tokens)]
+        assert all(any(name in row for row in drawn) for name in names), height
+        assert sum("wall clock" in row for row in drawn) == 3 * bool(below), height
+        assert sum("input: 3 %" in row for row in drawn) == 3 * bool(below), height
+        assert any("stalled: at a.py:1" in row for row in drawn), height
 
 
 def test_the_job_with_a_problem_is_first_and_what_ended_is_last():

@@ -104,6 +104,24 @@ def test_eight_gpus_on_a_usual_terminal_have_lanes_and_a_foot() -> None:
     assert given_rows.foot >= 6
 
 
+def test_beside_eight_gpus_no_job_is_hidden_for_charts_of_a_few_rows() -> None:
+    few, many = (Needs(4 * n + 1, 5 * n, 9, 8, 9, 8, True, jobs_folded=2 * n + 1) for n in (3, 6))
+    assert share_out(few, 120, 40, True).charts
+    given_rows = share_out(many, 120, 40, True)
+    assert (given_rows.charts, given_rows.jobs >= 2 * 6 + 1 + 2) == (False, True)
+    assert share_out(many, 200, 60, True).charts
+
+
+@in_loop
+async def test_without_their_chart_the_rows_of_several_gpus_draw_the_load():
+    async with make_app(jobs.ranks(4)).run_test(size=USUAL) as pilot:
+        charted = await until(pilot, "GPU utilisation", "● ok")
+        assert "LAST 60 s" not in charted
+    async with make_app(jobs.ranks(4)).run_test(size=(120, 20)) as pilot:
+        drawn = await until(pilot, "LAST 60 s", "● ok")
+        assert "GPU utilisation" not in drawn
+
+
 def test_rows_that_no_chart_can_use_show_the_host() -> None:
     needs = Needs(2, 3, 9, 0, 9, 8, True)
     assert (share_out(needs, 80, 24, True).charts, share_out(needs, 80, 24, True).foot) == (

@@ -31,6 +31,7 @@ COLUMNS = (
     Column("model", "MODEL", 6, flex=1, most=16, priority=9),
     Column("load", "UTIL", 5, align="right"),
     Column("meter", "", 6, flex=1, most=14, priority=7),
+    Column("spark", "LAST 60 s", SPARK_CELLS, priority=10),
     Column("tensor", "TENS", 5, align="right", priority=5),
     Column("vram", "VRAM", 9, flex=4, most=60, priority=4),
     Column("used", "USED/TOTAL GiB", 14, align="right"),
@@ -246,6 +247,7 @@ def device_row(
         cells |= _wide(device)
     if spark is not None:
         cells["spark"] = spark
+        del cells["meter"]
     return TableRow(device.key, cells, "muted")
 
 

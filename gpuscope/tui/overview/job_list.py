@@ -141,7 +141,7 @@ class JobList(Painted, can_focus=True):
         """Whether each job that ended has a line of its own below the one for all of them."""
         self.roomy = False
         """Whether there is room for what a step is made of below each job."""
-        self._in_full = self._folded = False
+        self._in_full = self._folded = self._only_wrong = False
 
     def show(
         self,
@@ -273,6 +273,10 @@ class JobList(Painted, can_focus=True):
         own = sum(1 + len(self._below(line, width, full)) for line in self._lines)
         return bool(self._lines) + own + len(self._extra) + len(self._above)
 
+    def wanted_folded(self, width: int) -> int:
+        """Return how many lines the list would fill with at most one below each job."""
+        return sum(min(1 + len(self._below(line, width, False)), 2) for line in self._lines) + 1
+
     def tell_in_full(self, full: bool) -> None:
         """Whether a note longer than a line goes on in the next, or is cut."""
         if full != self._in_full:
@@ -300,6 +304,8 @@ class JobList(Painted, can_focus=True):
             split = self._split(line, width)
             notes = [*below, *split] if line.kind in ALARMS else [*split, *below]
         folded = self._folded and full is None and not here
+        if folded and self._only_wrong and line.kind not in ALARMS:
+            return []
         if not facts or line.span or line.over:
             return self._in_one_line(notes) if folded else notes
         pieces: Line = []
@@ -364,6 +370,7 @@ class JobList(Painted, can_focus=True):
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         self._folded = self.wanted(width, full=False) > height  # fewer lines before a job is hidden
+        self._only_wrong = self._folded and self.wanted_folded(width) > height
         room = max(1, height - 3) if self._lines else height  # a job and its heading stay in sight
         above = self._above[:room]
         room = height - len(above) - (1 if self._lines and height > 1 else 0)

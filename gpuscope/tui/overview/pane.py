@@ -132,7 +132,7 @@ class OverviewPane(Pane):
         silent = host.link.state in ("stale", "ended")
         sparks = None
         wide = self._terminal[0] >= WIDE
-        if wide and not self._load_is_charted:
+        if not self._load_is_charted and (wide or len(host.devices) > 1):
             sparks = self._sparks = self._sparks or LoadSparks()
         rows = []
         for device in sort_devices(host, state.sort, state.filter):
@@ -230,6 +230,7 @@ class OverviewPane(Pane):
             has_host=host is not None and host.sampled_seconds is not None,
             quiet=quiet,
             alarmed=self._jobs.alarmed,
+            jobs_folded=self._jobs.wanted_folded(self._inside),
         )
         given = share_out(wanted, width, height, charts=host is not None)
         self._jobs.tell_in_full(given.in_full)

@@ -46,6 +46,7 @@ class Needs(NamedTuple):
     show. ``has_host``: there is a host whose own load can be shown. ``quiet`` is how many lines
     there are to say of a host on which nothing trains. ``alarmed``: a job stands still, runs
     out of memory or has lost a device, so that all its lines come before charts.
+    ``jobs_folded`` is what the jobs fill with at most one line below each.
     """
 
     jobs: int
@@ -58,6 +59,7 @@ class Needs(NamedTuple):
     has_host: bool = True
     quiet: int = 0
     alarmed: bool = False
+    jobs_folded: int = 0
 
 
 def spare_rows(height: int, findings: int, devices: int, jobs: int) -> int | None:
@@ -93,7 +95,7 @@ def share_out(needs: Needs, width: int, height: int, charts: bool) -> Given:
     """Give lists the height they need, charts what is left, and a foot what charts do not need.
 
     Charts are shown only where both lists are satisfied, or where a roomy terminal can do
-    with a shorter list of jobs.
+    with a shorter list of jobs. Beside several GPUs no job is hidden for charts of few rows.
     """
     frame = 0 if height < TINY_ROWS else 2
     room = height - AROUND_ROWS - needs.findings
@@ -105,6 +107,9 @@ def share_out(needs: Needs, width: int, height: int, charts: bool) -> Given:
     if needs.alarmed and height < ROOMY_ROWS:
         charts = charts and room - devices - needs.jobs_in_full - frame >= CHART_ROWS
     lanes = needs.lanes if needs.lanes < most else 0
+    if lanes and width < WIDE and height >= ROOMY_ROWS:  # else the rows of GPUs draw the load
+        folded = min(needs.jobs, needs.jobs_folded) + frame
+        charts = charts and room - devices - folded >= CHART_ROWS + AXIS_ROWS
     full, first = needs.jobs_in_full + frame, max(CHART_ROWS + 2, lanes + AXIS_ROWS + 2)
     foot, least = 0, CHART_ROWS if width >= WIDE else first
     if charts and width >= FOOT_COLUMNS:
