@@ -56,9 +56,12 @@ def announce(found: ProbedTrainer) -> None:
 
 
 def one_step_seconds(found: ProbedTrainer) -> float:
-    """Return in what time a step is traced for sure: after the end of another, and read then."""
+    """Return in what time a step is traced for sure: after the end of another, and read then.
+
+    Where the loss is read at the end of each step, the device is a step behind what is queued.
+    """
     step = found.trainer.number("step_seconds") or 0.0
-    return LEAST_SECONDS + 2 * step / RECORDED_SHARE
+    return LEAST_SECONDS + 3 * step / RECORDED_SHARE
 
 
 async def take(found: ProbedTrainer, seconds: float) -> tuple[Look | None, str]:

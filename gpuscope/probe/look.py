@@ -93,6 +93,8 @@ def serve(act: LongRequest, steps: Steps, ledger: TimeLedger) -> Answer:
     known = (ledger.look or {}).get("events_a_step")
     if known and "steps" not in act.args:
         trace.limit(int(MOST_EVENTS / known))
+        if not _has_time(act, (LEAST_STEPS + 1) * steps.usual_seconds()):
+            trace.limit(1)
     first = None
     if not known and "steps" not in act.args:
         first = Trace(torch, {activity}, 1, ordinal)
@@ -135,6 +137,7 @@ def take(
     spans: List[Tuple[str, float, float]] = []
     traces = [trace] if first is None else [first, trace]
     events: List[Any] = []
+    spare: Optional[Trace] = None
     setting_up = threading.Lock()
 
     def on_collection(phase: str, info: Any) -> None:
@@ -192,20 +195,21 @@ def take(
                 most = MOST_OF_HOST if first.drained else MOST_EVENTS
                 count = len(events) * (2 if first.without_launches else 1)
                 room = most // max(1, count)
-                if room < LEAST_STEPS and len(first.marks) > 1:
+                long = (first.marks[-1] - first.marks[0]) / 1e9
+                few = room < LEAST_STEPS or not _has_time(act, LEAST_STEPS * long)
+                if few and len(first.marks) > 1:
                     traces, trace = [first], first
                 else:
                     trace.limit(room)
                     events.clear()
                     act.wait(SETTLES_SECONDS)
+                    spare = first if len(first.marks) > 1 else None
             if trace is not first and not record(trace):
                 trace.results = None
-                if first is None or len(first.marks) < 2:
+                if spare is None:
                     raise Refusal("failed", NO_STEP)
                 # The host stood still for long between steps: there was time for that one alone.
-                trace, (stack_samples, collections, inputs) = first, seen
-            elif first not in (None, trace):
-                first.results = None
+                trace, spare, (stack_samples, collections, inputs) = spare, None, seen
         finally:
             try:
                 gc.callbacks.remove(on_collection)
@@ -218,7 +222,17 @@ def take(
         breathe = Breath()
         events = events or trace.results.events()
         breathe()
-        value = _read(trace, events, breathe, collections, inputs, stack_samples)
+        try:
+            value = _read(trace, events, breathe, collections, inputs, stack_samples)
+        except Refusal:  # time was over before the device had come by one of the steps
+            if spare is None:
+                raise
+            trace, (stack_samples, collections, inputs) = spare, seen
+            value = _read(
+                trace, trace.results.events(), breathe, collections, inputs, stack_samples
+            )
+        if spare is not None:
+            spare.results = None
     spans.append(("read", reading, time.perf_counter()))
     value.update(
         began=trace.marks[0] / 1e9,
@@ -262,8 +276,9 @@ def _read(
         more = launches_of(activities, calls, trace.thread, marks[-1] - 1)
         breathe()
     value = summary(activities, calls, marks, host, breathe, trace.drained, more)
-    if not value:
-        raise Refusal("failed", "no complete step was traced: nothing ran on a device")
+    if not value:  # what ran was of one step, where time was over before a device that is behind
+        nothing = "no complete step was traced: nothing ran on a device"
+        raise Refusal("failed", NO_STEP if activities else nothing)
     if trace.without_launches and (not trace.drained or _busy(value) > MOST_BUSY):
         value["host_step_seconds"] = None
     value.update(
@@ -384,12 +399,21 @@ def added_seconds(
     return max(0.0, end - before[1] - (total - before[0]) * step)
 
 
+def _recorded_until(act: LongRequest) -> float:
+    """Return when a trace has to end at the latest, so that it is read in time."""
+    return act.deadline - 0.25 * act.seconds
+
+
+def _has_time(act: LongRequest, seconds: float) -> bool:
+    return time.monotonic() + seconds <= _recorded_until(act)
+
+
 def _follow(act: LongRequest, trace: Trace, ledger: TimeLedger, stack_samples: List[Stand]) -> None:
     """Note what the training thread executes, again and again, until the trace is over."""
     act.stage = "waiting for the end of a step"
     last, begun = 0, 0
     pause = STAND_SECONDS
-    until = act.deadline - 0.25 * act.seconds
+    until = _recorded_until(act)
     while not trace.over.wait(pause):
         act.check()
         if time.monotonic() >= until:

@@ -317,10 +317,16 @@ def test_on_a_cpu_a_slow_step_is_counted_while_samples_are_taken(monkeypatch, st
 
 
 def test_the_trace_of_slow_steps_leaves_time_to_count_one(monkeypatch):
-    one, asked = asked_in_turn(monkeypatch, 1.2, True, close=0.2, whole=8.2)
+    one, asked = asked_in_turn(monkeypatch, 1.0, True, close=0.2, whole=8.2)
     seconds, left = asked["look"][1], 8.2 - why.AFTER_WORK_SECONDS
     assert look.one_step_seconds(one) <= seconds <= left - work.needed_seconds(one) + 0.01
     assert asked["work"][0] >= 0.2, "a step that is counted would be in the trace of another rank"
+
+
+def test_a_slow_step_is_traced_though_the_device_is_a_step_behind(monkeypatch):
+    """It waits for the end of a step, and traces one until the device has come by it, one later."""
+    _, asked = asked_in_turn(monkeypatch, 1.4, True, close=0.1, whole=8.5)
+    assert asked["look"][1] * look.RECORDED_SHARE >= 3 * 1.4
 
 
 def test_a_look_of_before_is_told_where_no_other_is_wanted(ask):

@@ -410,6 +410,78 @@ def test_a_training_that_stands_still_after_one_traced_step_is_told_by_that_step
         training.step()
 
 
+def first_look(training, seconds, step=None):
+    """Take a first look in a training of steps of so many seconds; return it and its traces."""
+    first, trace = Trace(torch, CPU, 1), Trace(torch, CPU, 3)
+    first.limit(1)
+    box = []
+    thread = threading.Thread(
+        target=lambda: box.append(
+            look.take(act(seconds), trace, training.steps, training.ledger, first)
+        )
+    )
+    thread.start()
+    while thread.is_alive():
+        training.step()
+        time.sleep(step or 0.0)
+    return box[0], first, trace
+
+
+def test_no_second_trace_begins_where_three_more_steps_have_no_time(training, monkeypatch):
+    monkeypatch.setattr(look, "_read", lambda trace, *seen: {})
+    found, first, trace = first_look(training, 2.4, step=0.5)
+    assert found["began"] == first.marks[0] / 1e9
+    assert (len(first.marks), trace.marks) == (2, [])
+
+
+def test_a_second_trace_whose_device_came_by_no_step_leaves_the_first_to_tell(
+    training, monkeypatch
+):
+    """Its host had ended some steps, as one that queues ten and then reads its loss."""
+    read = []
+
+    def tells(trace, *seen):
+        read.append(trace)
+        if len(read) == 1:
+            raise Refusal("failed", look.NO_STEP)
+        return {}
+
+    monkeypatch.setattr(look, "_read", tells)
+    found, first, trace = first_look(training, 20.0)
+    assert read == [trace, first]
+    assert len(trace.marks) > 1
+    assert found["began"] == first.marks[0] / 1e9
+
+
+@pytest.mark.parametrize(("ran", "reason"), [(True, look.NO_STEP), (False, "nothing ran on a")])
+def test_a_device_that_came_by_no_step_is_no_device_on_which_nothing_ran(
+    training, monkeypatch, ran, reason
+):
+    trace = Trace(torch, CPU, 1)
+    trace.marks = [1_000, 2_000]
+    activities = [("sgemm", 1_200, 5_000, 1)] if ran else []
+    calls = [("cudaLaunchKernel", 1_100, 1_150, 1, 7)]
+    monkeypatch.setattr(look, "events_of", lambda *_: (activities, calls, []))
+    with pytest.raises(Refusal, match=reason):
+        look._read(trace, [], lambda: None, [], [], [])
+
+
+@pytest.mark.parametrize(("usual", "most"), [(0.1, 5), (3.0, 1)])
+def test_a_look_has_one_step_where_there_is_no_time_for_three(training, monkeypatch, usual, most):
+    asked = []
+    monkeypatch.setattr(look.cuda, "initialised", lambda: True)
+    every = torch.profiler.ProfilerActivity
+    monkeypatch.setattr(torch.profiler, "supported_activities", lambda: {every.CPU, every.CUDA})
+    monkeypatch.setattr(look, "used_device", lambda: None)
+    monkeypatch.setattr(look, "Trace", lambda torch, _, *more: Trace(torch, CPU, *more))
+    monkeypatch.setattr(look, "take", lambda act, trace, *_: asked.append(trace._most) or {})
+    training.steps.importer = training.steps.thread
+    training.ledger.look = {"events_a_step": 1200.0}
+    training.steps.durations.extend([usual, usual])
+    look.serve(act(7.0), training.steps, training.ledger)
+    assert asked == [most]
+
+
 def test_nobody_waits_long_for_a_step_before_cupti_is_set_up(training):
     began = time.monotonic()
     assert not look._between_steps(act(), Trace(torch, CPU, 3), training.steps)
