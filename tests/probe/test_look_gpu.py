@@ -92,7 +92,11 @@ def test_rows_add_up_and_most_kernels_are_known(reader):
     assert value["seconds"] >= 0.02
     assert shares["products-plain"] + shares.get("products-tf32", 0.0) > 0.02, shares
     assert shares.get("other", 0.0) < 0.05, value["kernels"]
-    assert value["seconds"] / value["steps"] == pytest.approx(reader.value("step_seconds"), rel=0.7)
+    # This GPU waits for the host, whose launches the trace makes slower: told is a step without that.
+    usual = reader.value("step_seconds")
+    told = read(value)
+    assert told.step_seconds == pytest.approx(usual, rel=0.5), (usual, value["usual_seconds"])
+    assert 0.7 * usual < value["seconds"] / value["steps"] < 4 * usual
 
 
 def test_what_it_costs_is_told(reader):
