@@ -92,7 +92,7 @@ def test_rows_add_up_and_most_kernels_are_known(reader):
     assert value["seconds"] >= 0.02
     assert shares["products-plain"] + shares.get("products-tf32", 0.0) > 0.02, shares
     assert shares.get("other", 0.0) < 0.05, value["kernels"]
-    # This GPU waits for the host, whose launches the trace makes slower: told is a step without that.
+    # This GPU waits for the host, whose launches the trace makes slower; that is not told.
     usual = reader.value("step_seconds")
     told = read(value)
     assert told.step_seconds == pytest.approx(usual, rel=0.5), (usual, value["usual_seconds"])
