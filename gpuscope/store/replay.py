@@ -32,6 +32,7 @@ LEAD_SECONDS = 60.0
 """When seeking, this much before the moment is read too, because charts show it."""
 _NUMBER = 0  # number of the source in the file: a recorder has only one
 _LINES_PER_TURN = 64
+_TRAINER = b'"trainer"'
 # bytes that are unpacked to find the last time: one member, unless the file was packed again
 _DURATION_BYTES = 256 << 20
 
@@ -120,6 +121,8 @@ class ReplaySource:
         self.lead_seconds = LEAD_SECONDS
         self.ended = False
         """Whether the last line was delivered."""
+        self.first_trainer_seconds: float | None = None
+        """Where the first trainer is told of, None while that is not known, and where none is."""
         self._closing = asyncio.Event()
 
     @property
@@ -175,6 +178,14 @@ class ReplaySource:
         """
         self.clock.seek(seconds)
 
+    def seek_by(self, seconds: float) -> None:
+        """Go so far from where it is; a step forward that ends before any trainer goes to one."""
+        here, first = self.position_seconds, self.first_trainer_seconds
+        wanted = here + seconds
+        self.seek(
+            max(wanted, first) if first is not None and seconds > 0 and here < first else wanted
+        )
+
     def show_before(self, seconds: float) -> None:
         """From now on include this much before a sought moment, and read what is missing."""
         longer = seconds > self.lead_seconds
@@ -190,13 +201,14 @@ class ReplaySource:
         self.clock.start()
         closing = asyncio.create_task(self._closing.wait())
         playing = asyncio.create_task(self._play_on(sink, on_link))
+        finding = asyncio.create_task(self._find_first_trainer())
         try:
             await asyncio.wait({closing, playing}, return_when=asyncio.FIRST_COMPLETED)
             if playing.done():
                 playing.result()
         finally:
-            closing.cancel()
-            playing.cancel()
+            for task in (closing, playing, finding):
+                task.cancel()
         on_link(Link("ended", "closed"))
 
     async def _play_on(self, sink: Sink, on_link: OnLink) -> None:
@@ -227,6 +239,17 @@ class ReplaySource:
         for line, frame in frames_in(reader_of(self.path).lines()):
             if line.source == _NUMBER:
                 yield line.rx, frame
+
+    async def _find_first_trainer(self) -> None:
+        """Find where the first trainer is told of; only a line that may is decoded."""
+        for count, line in enumerate(reader_of(self.path).lines()):
+            if count % _LINES_PER_TURN == 0:
+                await asyncio.sleep(0)
+            if line.source != _NUMBER or _TRAINER not in line.line:
+                continue
+            if any(getattr(frame, "trainer", None) for _, frame in frames_in([line])):
+                self.first_trainer_seconds = line.rx
+                return
 
     def _deliver(self, line: Line, sink: Sink) -> None:
         try:

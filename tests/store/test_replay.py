@@ -23,6 +23,7 @@ from gpuscope.wire.frames import Frame
 from gpuscope.wire.recording import RecordingError, RecordingReader, RecordingWriter
 from tests.fakes import wire
 from tests.fakes.wire import heard
+from tests.recordings import SHIPPED
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE = 15.0
@@ -147,6 +148,28 @@ def test_pause_speed_and_seek(tmp_path):
             source.seek(-5)
             await played.until(lambda: played.step is None and not source.ended)
             assert source.position_seconds == 0.0
+
+    asyncio.run(check())
+
+
+def test_a_step_forward_goes_to_the_first_trainer_and_from_there_on_as_far_as_it_says(tmp_path):
+    async def check() -> None:
+        source = ReplaySource(SHIPPED / "h200-lab.gsr")
+        source.pause()
+        async with playing(source) as played:
+            await played.until(lambda: source.first_trainer_seconds)
+            first = source.first_trainer_seconds
+            assert first == pytest.approx(13.0, abs=0.1)
+            source.seek_by(10.0)
+            assert source.position_seconds == first
+            await played.until(lambda: played.store.host(source.key).trainers)
+            source.seek_by(10.0)
+            assert source.position_seconds == first + 10.0
+            source.seek(3.0)
+            source.seek_by(-1.0)
+            assert source.position_seconds == 2.0
+            source.seek_by(30.0)
+            assert source.position_seconds == 32.0
 
     asyncio.run(check())
 

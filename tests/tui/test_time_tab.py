@@ -71,6 +71,19 @@ def looked_at(app: GpuscopeApp, look: dict[str, Any] = clocks.LOOK) -> None:
 
 
 @in_loop
+async def test_before_the_first_trainer_of_a_recording_a_key_goes_to_it():
+    app = GpuscopeApp(Session(replay=ReplaySource(SHIPPED / "h200-lab.gsr")))
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(pilot, "in no training yet: the first starts at 00:13")
+        assert "(key . goes there)" in screen
+        await pilot.press("3")
+        await until(pilot, "runs yet: the first starts at 00:13", "Load of the GPUs")
+        await pilot.press("full_stop")
+        screen = await until(pilot, "gpuscope lab", absent="No trainer")
+        assert "the first starts" not in screen
+
+
+@in_loop
 async def test_the_rank_that_the_others_wait_for_is_shown_first_with_the_answer_on_top():
     app = make_app(clocks.of_ranks(), "time")
     async with app.run_test(size=(120, 40)) as pilot:

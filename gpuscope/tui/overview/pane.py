@@ -17,6 +17,7 @@ from ...text import styled
 from ...text.styled import Line
 from ...text.units import window_text
 from ..background.view_state import PROCESS_SORTS, SORTS
+from ..shell.frozen_view import first_trainer_text
 from ..shell.keymap import key_of
 from ..shell.selection import on_device
 from ..shell.session import Session
@@ -99,7 +100,10 @@ class OverviewPane(Pane):
             history, stopped = self.session.history, self.session.happened.stopped
             lines = job_lines(host, state.mine, state.filter, self._notes(host), history, stopped)
             more = self._given is not None and self._given.quiet > 0
-            extra = about_room(host, history, more) or ([] if lines else why_empty(host, state))
+            extra = about_room(host, history, more)
+            if not host.trainers and (first := first_trainer_text(self.session.replay)):
+                extra += [[("probe  ", "muted"), (f"in no training yet: {first}", "text")]]
+            extra = extra or ([] if lines else why_empty(host, state))
             room = self._room()
             above = styled.hang_lines(problems(host, bool(state.filter)), room)
             self._jobs.show(lines, styled.hang_lines(extra, room), above)

@@ -124,7 +124,7 @@ ACTIONS: tuple[Action, ...] = (
     _past("replay_back", "comma left", "Past", "go 10 seconds back",
         needs="time", footer=16),
     _past("replay_forward", "full_stop right", "Forward 10 s",
-        "go 10 seconds forward again; space: back to now", needs="time"),
+        "go 10 seconds forward, or to the first trainer; space: back to now", needs="time"),
     _past("far_back", "left_curly_bracket", "Back 5 min", "go 5 minutes back",
         needs="time"),
     _past("far_forward", "right_curly_bracket", "Forward 5 min", "go 5 minutes forward again",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ...store.view import by_key
 from ...text.clock import clock_text
 from ...text.units import age_text
+from .keymap import key_of
 
 if TYPE_CHECKING:
     from ...store.replay import ReplaySource
@@ -122,6 +123,15 @@ def replay_text(replay: ReplaySource, judged_until: float | None = None) -> str:
         f"{mark} {_clock(replay.position_seconds)}/{_clock(replay.duration_seconds)} "
         f"×{replay.speed:g}{judged}"
     )
+
+
+def first_trainer_text(replay: ReplaySource | None) -> str:
+    """Return when the first trainer of a recording starts, "" where that is past or unknown."""
+    first = replay.first_trainer_seconds if replay is not None else None
+    if replay is None or first is None or replay.position_seconds >= first:
+        return ""
+    key = key_of("replay_forward")
+    return f"the first starts at {_clock(first)} of the recording (key {key} goes there)"
 
 
 def _clock(seconds: float) -> str:

@@ -495,7 +495,7 @@ class Session:
         In a live session the screen stops and shows what was then, while data keeps coming.
         """
         if (replay := self.replay) is not None:
-            replay.seek(replay.position_seconds + seconds)
+            replay.seek_by(seconds)
         elif self._store is not None and (now := self._now) is not None:
             self.frozen_view.move(self._store, now.key, seconds)
         self._changed()

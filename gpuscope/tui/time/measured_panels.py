@@ -231,6 +231,8 @@ class MeasuredPanels(TimePanels):
         lanes = lanes_of(self._devices, self._drawn_ranks)
         load, processes, events = self._share_below(max(room - body, 0), lanes)
         body = room - load - processes - events
+        if not chart and not tables and not self._more:  # nothing stands there
+            load, body = load + body, 0
         texts = chart and not self._more
         aside = len(self._aside[1]) if texts else 0
         about = self._about_rows() if parts and texts else 0
@@ -246,8 +248,8 @@ class MeasuredPanels(TimePanels):
                 rest = self._fitted_load(rest)
                 load, body = rest, body + load - rest
                 break
-        self._body.display = bool(body)
         self._spread(body)
+        self._body.display = bool(body)
         self._left.display, self._right.display = bool(tables or below_tables), bool(chart)
         self._left.styles.height = self._right.styles.height = "1fr"
         self._left.styles.width = self._left_cells() if chart else "1fr"

@@ -32,6 +32,7 @@ from ..doctor.text import top
 from ..overview.finding_list import FindingList, go_to_finding
 from ..shared.windows import window_of
 from ..shell.clock_at import clock_at
+from ..shell.frozen_view import first_trainer_text
 from ..shell.keymap import key_of
 from ..shell.selection import keys_of
 from ..shell.session import Session
@@ -161,7 +162,8 @@ class TimePane(MeasuredPanels):
         if host is None or trainer is None:
             self._drawn = ()
             if host is not None:
-                self._show_host(host, no_trainer(host, self.session.state.filter))
+                first = first_trainer_text(self.session.replay)
+                self._show_host(host, no_trainer(host, self.session.state.filter, first))
             else:
                 self._clear()
                 self._head.show([[(WAITING, "muted")]])

@@ -179,12 +179,13 @@ def _idle(look: Look) -> Iterable[Line]:
 # ── where there is nothing to show ──
 
 
-def no_trainer(host: HostView, text: str) -> list[Line]:
-    """Return what is missing where no trainer has a probe."""
+def no_trainer(host: HostView, text: str, first: str = "") -> list[Line]:
+    """Return what is missing where no trainer has a probe; ``first``: when one will have."""
     if text:
         return [[(f"no trainer contains {text!r}   {key_of('back')}: all", "muted")]]
     if host.link.state == "replay":
-        return [[("No trainer with a probe runs at this moment of the recording.", "text")]]
+        when = f"yet: {first}" if first else "at this moment of the recording"
+        return [[(f"No trainer with a probe runs {when}.", "text")]]
     bare = [job for job in host.jobs if not job.trainers and job.processes]
     lines: list[Line] = []
     for job in bare[:3]:
