@@ -480,8 +480,7 @@ def test_a_low_chart_shows_the_largest_layer_and_the_rest() -> None:
         drawn, legend = shown(5)
         assert drawn == {"allocated", "idle"}, "the grey of a driver stands in tables beside it"
         assert "allocated" in legend
-        assert "rest" in legend
-        assert "cached" not in legend
+        assert "cached + outside" in legend
         assert shown(12)[0] == {"allocated", "cached", "outside"}
         sizes["cached"] = 26.0
         assert shown(5)[0] == {"allocated", "idle"}
@@ -545,9 +544,11 @@ def test_a_legend_that_has_no_room_for_all_names_leaves_the_smallest_to_the_rest
         chart.show(layers, seconds, 60, None)
         for _ in range(100):
             await pilot.pause(0.01)  # type: ignore[attr-defined]
-            if "rest" in text(app):
+            if "others" in text(app):
                 break
-        assert "█ a long name of allocated  █ rest" in text(app)
+        above, border = text(app).splitlines()[-2:]
+        assert "█ a long name of allocated" in above
+        assert "█ a long name of cached + 2 others" in border, "the rest has a name too"
         assert drawn_in(chart, Tokens.of(app)) == {"allocated", "driver"}
 
     run(FramedTimes, body, 52, 14)

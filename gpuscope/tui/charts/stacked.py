@@ -282,7 +282,8 @@ class StackedChart(TimedChart):
         """Return the legend of what is painted in this size, which is never that of another one."""
         if self._course_rows(height):  # their lines name them
             rest = self._named_rest()
-            others = (*([rest] if rest else []), *self._others(height))
+            named = [(*rest[:2], self._names_of(self._rest))] if rest else []
+            others = (*named, *self._others(height))
             return [], legend_of(others, width - 2, self.legend_elsewhere)
         # by all names, or the row would decide what is the rest; none that costs all the layers
         low = self._is_low(height) or self._is_low(height - 1)
@@ -306,6 +307,15 @@ class StackedChart(TimedChart):
             return None
         return self.tokens.glyphs.fill(rest.token), rest.token, "rest"
 
+    def _names_of(self, rest: Rest) -> str:
+        """Return what several layers that are drawn as one are: both of two, else the largest."""
+        there = {layer.token for layer in self._layers if any(layer.values)} & {*rest.tokens}
+        named = [label for _, token, label in self._legend[: self._named] if token in there]
+        if len(named) < 2:
+            return named[0] if named else "rest"
+        others = named[1] if len(named) == 2 else f"{len(named) - 1} others"
+        return f"{named[0]} + {others}"
+
     def _others(self, height: int, brief: bool = False) -> Entries:
         """Return the legend but for the layers: only a chart of many rows has one for events.
 
@@ -322,9 +332,12 @@ class StackedChart(TimedChart):
     def _as_drawn(self, rest: Rest, height: int, brief: bool = False) -> Entries:
         """Return a legend of what is drawn, with this rest: each colour stands for one thing.
 
-        A trace is named at the layer in whose colour it is, but not in a ``brief`` one.
+        A trace is named at the layer in whose colour it is, and the rest by its own names, but not
+        in a ``brief`` one.
         """
         one = self._named_rest(rest)
+        if one is not None and not brief:
+            one = (*one[:2], self._names_of(rest))
         absent = {*rest.tokens} - {rest.token} | self._unseen - {*rest.tokens}
         layers = self._legend[: self._named]
         kept = [entry for entry in layers if entry[1] not in absent]

@@ -46,9 +46,12 @@ def split_bar(parts: StepParts, tokens: Mapping[str, str] | None = None) -> Bar:
 def all_named(parts: StepParts, cells: int, glyphs: Glyphs | None = None) -> StepParts:
     """Return the parts so that :func:`split_pieces` names each of them in ``cells``.
 
-    The smallest are one part where there is no room for all.
+    Names are shorter where there is no room for all, and then the smallest are one part.
     """
     told = {name: share for name, share in parts.shares.items() if share >= LEAST_SHARE}
+    if styled.cells(_pieces(parts, glyphs)) > cells:
+        brief = {name: words.removesuffix(" pass") for name, words in parts.words.items()}
+        parts = replace(parts, words=brief)
     for count in range(len(told), 0, -1):
         first = dict(list(told.items())[:count])
         more = len(told) - count
