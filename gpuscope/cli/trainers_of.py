@@ -156,7 +156,7 @@ def _none(
         )
     called = [one for one in jobs if _is_called(one, job)]
     lines = [
-        f"  gpuscope {verb} {words_for(_pid(one))}    ({_about(one, place)})"
+        f"  gpuscope {verb} {words_for(_pid(host, one))}    ({_about(one, place)})"
         for one in called or jobs
     ]
     if job:
@@ -169,8 +169,31 @@ def _none(
     return "\n".join([head, *lines[:MAX_LISTED]])
 
 
-def _pid(job: JobView) -> int:
-    return next(t.definition.pid for t in job.trainers if _speaks(t))
+def name_of_job(host: HostView, job: JobView) -> str:
+    """Return the word that means all ranks of a job of this host, "" where there is none.
+
+    That is its title; where another job has that too, the PID of the process that has started the
+    ranks. The key of a job would be taken for the name of a host.
+    """
+    if sum(one.title == job.title for one in host.jobs) == 1:
+        return clean(job.title, 200)
+    starter = _starter(host, job)
+    return "" if starter is None else str(starter)
+
+
+def _starter(host: HostView, job: JobView) -> int | None:
+    """Return the process that has started all ranks of a job, such as torchrun; None if unknown."""
+    ranks = {t.definition.pid for t in job.trainers if _speaks(t)}
+    parents = {one.definition.ppid for one in host.processes if one.definition.pid in ranks}
+    known = {one.definition.pid for one in host.processes}
+    found = parents.pop() if len(parents) == 1 and len(ranks & known) == len(ranks) > 1 else None
+    return found if found is not None and found > 1 else None
+
+
+def _pid(host: HostView, job: JobView) -> int:
+    """Return the PID that means a job: of what has started its ranks, else of the first one."""
+    first = next(t.definition.pid for t in job.trainers if _speaks(t))
+    return _starter(host, job) or first
 
 
 def _about(job: JobView, place: Target) -> str:

@@ -531,6 +531,26 @@ def test_of_one_rank_it_says_that_there_are_others(ask):
     assert len(asked) == 2
 
 
+def test_where_two_jobs_have_one_script_all_ranks_are_those_of_their_torchrun(ask):
+    """The key of a job of torchrun is an address, so that it would be taken for a host's name."""
+    pid = os.getpid()
+    first, other = [pid, pid + 1], [pid + 2, pid + 3]
+    told = ranks_of(*first)[:-1]
+    for rank, one in enumerate(other):
+        told += views.trainer(one, rank, 2, "ada", True, "127.0.0.1:29712")
+    for frame in told:
+        if isinstance(frame, frames.Def) and frame.proc is not None:
+            frame.proc.ppid = 4242 if frame.proc.pid in first else 4343
+    rows = [views.trainer_row(one % 100, 100, 0.5) for one in (*first, *other)]
+    told.append(frames.Sample(0, int(views.END * 1e9), h=[views.host_row()], t=rows))
+    time = by_rank(**{f"n{one % 100}": {"forward": 60.0} for one in (*first, *other)})
+    _, out, _, _ = ask(str(pid), "--no-look", frames=told, time=time)
+    assert "It is one of 2 ranks here; all of them: gpuscope why 4242" in " ".join(out.split())
+    _, _, errors, _ = ask("train.py", "--no-look", frames=told, time=time)
+    assert "gpuscope why 4242    (train.py, 2 ranks here)" in errors
+    assert "gpuscope why 4343    (train.py, 2 ranks here)" in errors
+
+
 @pytest.mark.parametrize("called", ["train.py", "./train.py", "{folder}/train.py"])
 def test_a_job_is_called_by_its_script_in_the_folder_of_that_script_too(
     ask, tmp_path, monkeypatch, called

@@ -357,6 +357,7 @@ def _time_reports(
     problems: Sequence[str],
 ) -> list[TrainerTime]:
     from .. import trainer_times, tune_offer
+    from ..trainers_of import name_of_job
 
     key = there.source.key
     host = there.store.view().host
@@ -394,11 +395,10 @@ def _time_reports(
     mates = [t for t in host.trainers if _is_mate(t, ranks[0].trainer)]
     if len(ranks) == 1 and mates and not reports[0].note:
         others = f"It is one of {len(mates) + 1} ranks {'there' if place.is_remote else 'here'}"
-        if not place.is_remote and job is not None:  # a job elsewhere cannot be asked by its name
-            alone = sum(one.title == job.title for one in host.jobs) == 1
-            name = quote(clean(job.title if alone else job.key, 200))
-            others = f"{others}; all of them: gpuscope why {name}"
-        reports[0] = _noted(reports[0], others + ("." if place.is_remote else ""))
+        # a job elsewhere cannot be asked by its name
+        name = "" if place.is_remote or job is None else name_of_job(host, job)
+        more = f"; all of them: gpuscope why {quote(name)}" if name else "."
+        reports[0] = _noted(reports[0], others + more)
     return reports
 
 
