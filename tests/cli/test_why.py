@@ -1018,6 +1018,7 @@ def test_a_probe_is_waited_for_that_has_not_started_yet_or_does_not_answer(
         code, _, errors, _ = ask(str(begun.pid), "--no-look", frames=frames_of(os.getpid()))
         assert time.monotonic() - begin < 60, "an answer at once waits for no first step"
         assert "its probe has not started yet" in errors
+        monkeypatch.setattr(trainers_of, "FIND_SECONDS", 0.3)
         monkeypatch.setattr(rendezvous, "BASE", str(tmp_path))
         place = Path(rendezvous.directory())
         place.mkdir()
