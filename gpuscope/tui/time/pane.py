@@ -162,8 +162,8 @@ class TimePane(MeasuredPanels):
         if host is None or trainer is None:
             self._drawn = ()
             if host is not None:
-                first = first_trainer_text(self.session.replay)
-                self._show_host(host, no_trainer(host, self.session.state.filter, first))
+                begins = first_trainer_text(self.session.replay)
+                self._show_host(host, no_trainer(host, self.session.state.filter, begins))
             else:
                 self._clear()
                 self._head.show([[(WAITING, "muted")]])
