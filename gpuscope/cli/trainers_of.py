@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from ..missing_file import MissingFile
+from ..model.ranks import pid_of
 from ..wire.clean import clean
 from .one_trainer import FIND_SECONDS, has_socket, is_started_with_us, not_found, pids_with_socket
 from .watched_host import NoLook, WatchedHost
@@ -192,8 +193,7 @@ def _starter(host: HostView, job: JobView) -> int | None:
 
 def _pid(host: HostView, job: JobView) -> int:
     """Return the PID that means a job: of what has started its ranks, else of the first one."""
-    first = next(t.definition.pid for t in job.trainers if _speaks(t))
-    return _starter(host, job) or first
+    return _starter(host, job) or pid_of(job) or 0
 
 
 def _about(job: JobView, place: Target) -> str:

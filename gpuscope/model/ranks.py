@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import fsum
 
-from ..store.view import TrainerView
+from ..store.view import JobView, TrainerView
 from ..text.process_name import short_script
 
 IMBALANCED = 1.15
@@ -18,9 +18,36 @@ def name_of(trainer: TrainerView) -> str:
     return f"rank {rank}" if rank is not None else f"pid {trainer.definition.pid}"
 
 
+def pid_of(job: JobView) -> int | None:
+    """Return the process whose pid tells a job from another of its name.
+
+    It is the first rank that runs, which stays while the worst of them is now one and now another.
+    """
+    pids = [one.definition.pid for one in running(job.trainers)]
+    return next(iter(pids or [one.definition.pid for one in job.processes]), None)
+
+
 def of_one_job(trainers: Iterable[TrainerView]) -> bool:
     """Tell whether these are ranks of one job. A trainer without a job is one by itself."""
     return len({one.definition.job or one.key for one in trainers}) == 1
+
+
+def label_among(trainer: TrainerView, trainers: Sequence[TrainerView]) -> str:
+    """Return what tells one of these trainers from the others: its rank, its script, or both.
+
+    A script that several jobs run has the pid of its job, as :func:`pid_of` gives it.
+    """
+    ranked = trainer.definition.rank is not None
+    if ranked and of_one_job(trainers):
+        return name_of(trainer)
+    name = short_script(trainer.definition.script)
+    alike = [one for one in trainers if short_script(one.definition.script) == name]
+    own = [one for one in alike if of_one_job((one, trainer))] or [trainer]
+    rank = f" {name_of(trainer)}" if ranked and len(own) > 1 else ""
+    if len(alike) < 2 or (ranked and len(own) == len(alike)):
+        return f"{name}{rank}"
+    first = min(own, key=lambda one: one.definition.rank or 0) if ranked else trainer
+    return f"{name} ({first.definition.pid}){rank}"
 
 
 def subject_of(trainer: TrainerView, first: bool = False) -> str:

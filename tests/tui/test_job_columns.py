@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuscope.doctor.finding import Finding, Fix
+from gpuscope.model.ranks import label_among
 from gpuscope.model.step_parts import StepParts
 from gpuscope.model.step_time import SPLIT_WORDS
 from gpuscope.model.time_ledger import WORDS
@@ -93,7 +94,7 @@ def test_the_job_with_a_problem_is_first_and_what_ended_is_last():
     ended = line("ended.py", notes=[[("killed", "bad")]], over=True)
     lines = [ended, line("well.py"), line("slow.py", kind="warn"), line("idle.py", kind="muted")]
     lines += [line("stuck.py", kind="bad"), line("starved.py", kind="warn")]
-    living, over = _parted(lines, ["k"])
+    living, over = _parted(lines, {"k": None})
     order = [one.cells["job"][0] for one in (*living, *over)]
     assert order == ["stuck.py", "slow.py", "starved.py", "well.py", "idle.py", "ended.py"]
 
@@ -203,3 +204,17 @@ def test_jobs_of_one_name_are_told_apart_by_their_pids():
         "python -c (502)",
     ]
     assert named("train.py", "eval.py") == ["train.py", "eval.py"]
+
+
+def test_a_job_has_the_pid_of_its_first_rank_whichever_of_them_is_the_worst():
+    frames: list[f.Frame] = [views.hello(), views.host_def()]
+    for job, first in (("a", 500), ("b", 610)):
+        for rank in range(2):
+            frames += views.trainer(first + rank, rank, 2, "ada", True, job, "late.py")
+    host = views.host_of(frames)
+    assert [line.cells["job"][0] for line in job_lines(host)] == [
+        "late.py ×2 (500)",
+        "late.py ×2 (610)",
+    ]
+    told = {label_among(one, host.trainers) for one in host.trainers}
+    assert told == {f"late.py ({pid}) rank {rank}" for pid in (500, 610) for rank in (0, 1)}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
+from gpuscope.model.ranks import label_among
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.view import History, TrainerView
 from gpuscope.text import styled
@@ -343,14 +344,14 @@ def test_curves_of_several_jobs_have_short_names_and_all_of_them_stand_in_the_le
 
     several = [trainer(11, "/a/train.py"), trainer(12, "/a/plain.py"), trainer(13, "/b/train.py")]
     shown = replace(host, trainers=tuple(several))
-    labels = [Charts._label(shown, one) for one in several]
+    labels = [label_among(one, shown.trainers) for one in several]
     assert labels == ["train.py (11)", "plain.py", "train.py (13)"]
     of_a_job = [
         replace(one, definition=replace(one.definition, job="job-r", rank=rank))
         for rank, one in enumerate((several[0], several[2]))
     ]
     beside = replace(host, trainers=(*of_a_job, several[1]))
-    ranks = [Charts._label(beside, one) for one in beside.trainers]
+    ranks = [label_among(one, beside.trainers) for one in beside.trainers]
     assert ranks == ["train.py rank 0", "train.py rank 1", "plain.py"]
     legend = styled.plain(legend_of([("━", "series1", label) for label in labels], 38))
     assert legend.count("━") == 3

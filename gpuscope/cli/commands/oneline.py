@@ -22,7 +22,7 @@ from ...model.device_trainings import warned_starving
 from ...model.job_state import job_state
 from ...model.late_rank import late_rank
 from ...model.pace import pace_of
-from ...model.ranks import name_of
+from ...model.ranks import name_of, pid_of
 from ...store.view import DeviceView, HostView, JobView
 from ...text.units import GIB, count_text, duration_text, percent_text
 from ...wire.clean import clean
@@ -111,7 +111,7 @@ def _job(host: HostView, job: JobView, is_one_of_many: bool) -> tuple[str, str]:
     living = [one for one in job.trainers if one.gone is None]
     state, title = job_state(host, job), clean(job.title, 30)
     if is_one_of_many:
-        title = f"{title} ({living[0].definition.pid})"
+        title = f"{title} ({pid_of(job)})"
     waits = max(warned_starving(host, one) for one in living)
     if waits and state.kind != "bad":
         return f"{title} {_SIGNS['warn']}input-bound {percent_text(waits, whole=True)}", "warn"

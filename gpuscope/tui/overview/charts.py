@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from textual.containers import Horizontal, Vertical
 
 from ...model.device_state import mute
-from ...model.ranks import name_of, of_one_job
+from ...model.ranks import label_among, of_one_job, running
 from ...model.step_time import input_columns, input_share
-from ...text.process_name import short_script
 from ...text.units import GIB, duration_text, window_text
 from ..charts.axes import loss_axis, nominal
 from ..charts.strips import Painted
@@ -318,7 +317,7 @@ class Charts(Vertical):
         column, say = LANES[kind]
         lanes = [
             Trend(
-                self._label(host, one),
+                label_among(one, running(host.trainers)),
                 token,
                 self._past_of(one, column),
                 say,
@@ -422,7 +421,14 @@ class Charts(Vertical):
         for token, trainer in zip(TOKENS, self._drawn_trainers(host, column), strict=False):
             past = self._past_of(trainer, column, scale)
             if any(value is not None for value in past.values):
-                found.append(Series(self._label(host, trainer), token, past.seconds, past.values))
+                found.append(
+                    Series(
+                        label_among(trainer, running(host.trainers)),
+                        token,
+                        past.seconds,
+                        past.values,
+                    )
+                )
         known = sum(t.gone is None for t in host.trainers)
         return one_if_alike(found, alike_text(len(found), known))
 
@@ -445,21 +451,16 @@ class Charts(Vertical):
             past = replace(wait, values=tuple(values))
             past = while_it_steps(past, self._history(trainer.id, "step"), trainer)
             if any(value is not None for value in past.values):
-                found.append(Series(self._label(host, trainer), token, past.seconds, past.values))
+                found.append(
+                    Series(
+                        label_among(trainer, running(host.trainers)),
+                        token,
+                        past.seconds,
+                        past.values,
+                    )
+                )
         known = sum(t.gone is None for t in host.trainers)
         return one_if_alike(found, alike_text(len(found), known, "trainers"))
-
-    @staticmethod
-    def _label(host: HostView, trainer: TrainerView) -> str:
-        living = [t for t in host.trainers if t.gone is None]
-        if of_one_job(living) and trainer.definition.rank is not None:
-            return name_of(trainer)
-        name = short_script(trainer.definition.script)
-        alike = [t for t in living if short_script(t.definition.script) == name]
-        if len(alike) > 1 and of_one_job(alike) and trainer.definition.rank is not None:
-            return f"{name} {name_of(trainer)}"
-        names = [short_script(t.definition.script) for t in living]
-        return f"{name} ({trainer.definition.pid})" if names.count(name) > 1 else name
 
     def _worst_first(self, host: HostView) -> list[TrainerView]:
         return worst_first(host, (self.job, *self.order), len(TOKENS), self._span)

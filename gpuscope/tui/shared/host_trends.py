@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...model.device_state import mute
-from ...model.ranks import median, name_of, of_one_job
+from ...model.ranks import label_among, median, of_one_job
 from ...model.step_time import input_columns, input_steps
 from ...model.valid_history import while_it_steps
 from ...store.view import History
-from ...text.process_name import short_script
 from ...text.units import bytes_text, count_text, duration_text, percent_text, three_digits
 from ..charts.chart_series import average, mean_over
 from ..charts.line import ALIKE
@@ -173,19 +172,13 @@ def named_trends(
     else:
         odd = [one for one in known if one not in alike]
     for trainer, past, _ in odd:
-        name = f", {_name(trainer, trainers)}" if len(trainers) > 1 else ""
+        name = f", {label_among(trainer, trainers)}" if len(trainers) > 1 else ""
         yield trend(f"{what}{name}", trainer, past)
     if alike:
         who = "rank" if of_one_job(trainers) else "trainer"
         other = f"other {who}" if odd else who
         most = max(alike, key=lambda one: one[2])
         yield trend(f"{what}, {count_text(len(alike), other)}", most[0], most[1])
-
-
-def _name(trainer: TrainerView, trainers: Sequence[TrainerView]) -> str:
-    if of_one_job(trainers) and trainer.definition.rank is not None:
-        return name_of(trainer)
-    return f"{short_script(trainer.definition.script)} {trainer.definition.pid}"
 
 
 def power_trends(

@@ -24,7 +24,7 @@ from ...model.job_state import (
 from ...model.lost_loss import worst_told
 from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
 from ...model.pace import Pace, pace_of, seconds_left
-from ...model.ranks import running
+from ...model.ranks import pid_of, running
 from ...model.reading_age import old_seconds
 from ...model.stalls import is_overdue, worst_rank
 from ...model.step_parts import StepParts, step_parts
@@ -121,18 +121,21 @@ def job_lines(
             heads = [note[0][0] for note in line.notes]  # what a forecast rests on comes last
             at = heads.index(GROWTH) if GROWTH in heads else len(heads)
             line.notes.insert(at, more[line.key])
-    living, ended = _parted(lines, [job.key for job in host.jobs])
+    living, ended = _parted(lines, {job.key: pid_of(job) for job in host.jobs})
     if text:
         needle = text.casefold()
         return [line for line in (*living, *ended) if needle in _text(line).casefold()]
     return [*living, *_folded(host, ended, sent)]
 
 
-def _parted(lines: list[JobLine], order: Sequence[str]) -> tuple[list[JobLine], list[JobLine]]:
+def _parted(
+    lines: list[JobLine], pids: Mapping[str, int | None]
+) -> tuple[list[JobLine], list[JobLine]]:
     """Return the lines of what runs, the gravest first, and of what ended, in one line each.
 
-    What ended is in the order of these keys: the newest comes first.
+    What ended is in the order of the keys in ``pids``: the newest comes first.
     """
+    order = list(pids)
     ended = sorted((line for line in lines if line.over), key=lambda line: order.index(line.key))
     short = [
         replace(
@@ -145,17 +148,16 @@ def _parted(lines: list[JobLine], order: Sequence[str]) -> tuple[list[JobLine], 
     ]
     alive = [line for line in lines if not line.over]
     return sorted(
-        _told_apart(alive), key=lambda line: ("bad", "warn", line.kind).index(line.kind)
+        _told_apart(alive, pids), key=lambda line: ("bad", "warn", line.kind).index(line.kind)
     ), short
 
 
-def _told_apart(lines: Sequence[JobLine]) -> Iterable[JobLine]:
-    """Yield the lines, those that have one name with the pid of their process behind it."""
+def _told_apart(lines: Sequence[JobLine], pids: Mapping[str, int | None]) -> Iterable[JobLine]:
+    """Yield the lines, those that have one name with the pid of their job behind it."""
     named = Counter(line.cells["job"][0] for line in lines)
     for line in lines:
         name, token = line.cells["job"]
-        pid = getattr(getattr(line.entity, "definition", None), "pid", None)
-        if named[name] > 1 and pid is not None:
+        if named[name] > 1 and (pid := pids.get(line.key)) is not None:
             line = replace(line, cells={**line.cells, "job": (f"{name} ({pid})", token)})
         yield line
 
