@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Container
 from typing import TypeVar
 
-from ..doctor.finding import Finding
+from ..doctor.finding import Evidence, Finding, Fix
 from ..doctor.live_causes import fix_of
 from ..model.look import PRICE, Look, LookRow, cost, notes, read
 from ..text.units import count_text, duration_text, percent_text
 from ..wire.clean import clean
-from .time_document import proof
+from .time_document import known_pair
 from .watched_host import ProbedTrainer, answer_of
 
 Seen = TypeVar("Seen")
@@ -109,21 +110,38 @@ def _next_step(problem: str) -> str:
 # ── what to do ──
 
 
-def finding_lines(number: int, one: Finding, again: str) -> list[str]:
-    """Return a cause: what its cure brings, what was seen, the fix, the proof."""
+class Copied(str):
+    """A line that is to be copied: it is not broken."""
+
+    __slots__ = ()
+
+
+def finding_lines(number: int, one: Finding, told: Container[Evidence], gain: bool) -> list[str]:
+    """Return a cause: what its cure brings, what was seen, the fix, how to reproduce it.
+
+    What is ``told`` above is not repeated, and neither is the gain if it is, so ``gain`` False.
+    """
     out = ["", f"{number}. {clean(one.title, 200)}"]
-    out += [f"   Gain: {clean(one.effect.text, 300)}"] if one.effect is not None else []
+    if one.effect is not None and gain:
+        out.append(f"   Gain: {clean(one.effect.text, 300)}")
     for part in one.evidence:
         source = f" ({part.source})" if part.source else ""
-        out.append(f"   Seen: {clean(part.text, 300)}{source}")
+        if part not in told:
+            out.append(f"   Seen: {clean(part.text, 300)}{source}")
     fix = fix_of(one)
-    if fix is not None:
-        out.append(f"   Fix: {fix.title}")
-        code = fix.code or fix.environment or fix.command
-        out += [f"        {line}" for line in code.splitlines()]
-    for at, line in enumerate(proof(one, again)):
-        out.append(f"   {'      ' if at else 'Repro:'} {line}")
+    out += fix_lines("   Fix", fix) if fix is not None else []
+    known = known_pair(one)
+    if known and not known.startswith("gpuscope why"):  # which ends the page
+        out.append(f"   Repro: {known}")
     return out
+
+
+def fix_lines(label: str, fix: Fix) -> list[str]:
+    """Return a fix with its code under it."""
+    code = fix.code or fix.environment or fix.command
+    indent = " " * (len(label) + 2)
+    lines = (Copied(indent + line) for line in code.splitlines())
+    return [f"{label}: {fix.title.rstrip('.')}", *lines]
 
 
 def _row(row: LookRow, look: Look, width: int) -> str:

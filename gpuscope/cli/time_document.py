@@ -60,7 +60,7 @@ class TrainerTime:
     readings: tuple[Finding, ...] = ()
     """What the readings of its job's cards show besides; none where a look has shown more."""
     waits_for: tuple[Finding, ...] = ()
-    """What to do about the rank that this one waits for: nothing of its own comes before that."""
+    """What to do about the rank that the others wait for: nothing of its own comes before that."""
     settings: tuple[str, ...] = ()
     """Settings for debugging and the like that are on in it."""
     standstill: Standstill | None = None
@@ -75,6 +75,9 @@ class TrainerTime:
     """The mean seconds of each part of its last steps, the longest first, if no ledger tells it."""
     median_step_seconds: float | None = None
     """The median of its last steps, without what rare pauses add; None where it is not known."""
+    urgent: tuple[Finding, ...] = ()
+    """What comes before a faster step: to end a hang, or a loss that is NaN. Each has the fixes for
+    now and for the next run that come first."""
     tune: str = ""
     """The command that searches faster settings of it, "" where none can be named."""
     on_gpu: bool = True
@@ -84,7 +87,7 @@ class TrainerTime:
     def sentence(self) -> str:
         """Return what there is to say of it in a sentence, or some where no step ends."""
         if self.lost:
-            return f"its {self.lost}, so that a faster step is no gain. {self._of_its_time}"
+            return f"Its {self.lost}: a faster step is no gain. {self._of_its_time}"
         return self._of_its_time
 
     @property
@@ -152,6 +155,12 @@ class TrainerTime:
         return tuple(one.cause for one in self.judged)
 
     @property
+    def told_cause(self) -> Judged | None:
+        """Return the cause whose gain its sentence tells, None where it tells that of none."""
+        tells = self.late is None and self.standstill is None and not self.parts
+        return self.judged[0] if tells and self.judged else None
+
+    @property
     def _best_reading(self) -> str:
         """Return the first that the readings show, and its gain; "" where they show nothing."""
         if not self.readings:
@@ -159,8 +168,8 @@ class TrainerTime:
         one = self.readings[0]
         title = clean(one.title, 200)
         saved = one.effect.saved_share if one.effect is not None else None
-        gain = f", at most {percent_text(saved)} of each step" if saved is not None else ""
-        return f"{title if title[1:2].isupper() else title[:1].lower() + title[1:]}{gain}"
+        gain = f"; a fix saves at most {percent_text(saved)} of each step" if saved else ""
+        return f"{title}{gain}"
 
 
 def rank_to_report(ranks: Sequence[TrainerTime]) -> TrainerTime:
@@ -325,11 +334,16 @@ def look_document(look: Look | None, problem: str) -> dict[str, Any]:
     }
 
 
-def proof(one: Finding, again: str) -> list[str]:
-    """Return how to see the gain of a fix: a known pair with and without it, and this training."""
+def known_pair(one: Finding) -> str:
+    """Return the command that shows a pitfall with and without its fix, "" where there is none."""
     from ..doctor import table
 
-    known = one.verify or table.load()[one.pitfall].verify
+    return one.verify or table.load()[one.pitfall].verify
+
+
+def proof(one: Finding, again: str) -> list[str]:
+    """Return how to see the gain of a fix: a known pair with and without it, and this training."""
+    known = known_pair(one)
     after = f"{again}    again with the fix: steps are shorter"
     return [known, after] if known else [after]
 

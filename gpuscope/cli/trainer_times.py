@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..doctor import live_input, live_scene, live_states, live_syncs, live_time
+from ..doctor import (
+    live_input,
+    live_loss,
+    live_scene,
+    live_stall,
+    live_states,
+    live_syncs,
+    live_time,
+    table,
+)
 from ..doctor.finding import Finding
 from ..doctor.live_causes import Judged, of_ledger
 from ..doctor.live_scene import Findings, LiveScene
+from ..doctor.steps import steps_of
 from ..model import slowdown, time_ledger
 from ..model.late_rank import LateRank, late_rank
 from ..model.lost_loss import loss_of
@@ -84,12 +95,33 @@ def _by_readings(
 
 
 def _of_late_rank(scene: LiveScene, trainer: TrainerView, late: LateRank) -> tuple[Finding, ...]:
-    """Return what to do about the rank that this one waits for."""
+    """Return what to do about the rank that the others wait for, which may be this one."""
     job = scene.host.job_of(trainer)
     if job is None:
         return ()
     found = live_time.of_late_rank(scene, job, live_scene.living(job), late)
     return tuple(one for one in found if isinstance(one, Finding))
+
+
+def _urgent(scene: LiveScene, trainer: TrainerView, still: bool, over: bool) -> tuple[Finding, ...]:
+    """Return what is to be done before a step can be faster, or is worth it.
+
+    Of a training that is ``over`` nothing can be helped any more.
+    """
+    job = scene.host.job_of(trainer)
+    if job is None:
+        return ()
+    looked_for = [live_loss.not_finite, *([live_stall.standstill] if still else [])]
+    found = []
+    for look in looked_for:
+        one = next((one for one in look(scene, job) if isinstance(one, Finding)), None)
+        if one is None:
+            continue
+        fixes = one.fixes or tuple(table.load()[one.pitfall].fixes_for(one.cause))
+        steps = steps_of(replace(one, fixes=fixes), over or scene.recorded)
+        first = [next((fix for fix in steps if fix.now == now), None) for now in (True, False)]
+        found.append(replace(one, fixes=tuple(fix for fix in first if fix is not None)))
+    return tuple(found)
 
 
 def of_trainer(
@@ -100,11 +132,12 @@ def of_trainer(
     again: str,
     note: str = "",
     late: LateRank | None = None,
+    over: bool = False,
 ) -> TrainerTime:
     """Return what is known of the time of one trainer in the last ``window`` seconds.
 
     ``again`` is the command that asks for it again. ``late`` is the rank of its job that the others
-    wait for.
+    wait for. ``over`` says that it is known from a file.
     """
     definition, still = trainer.definition, standstill_of(trainer, host.job_of(trainer))
     lost = loss_of(host, trainer, history)
@@ -112,13 +145,14 @@ def of_trainer(
     readings: tuple[Finding, ...] = ()
     waits_for: tuple[Finding, ...] = ()
     # a faster step is no answer to a hang, so nothing is judged of it
+    scene = LiveScene(host, history)
     if still is not None:
         ledger = time_ledger.until_last_step(trainer, window)
     else:
-        ledger, scene = time_ledger.of_trainer(trainer, window), LiveScene(host, history)
+        ledger = time_ledger.of_trainer(trainer, window)
         judged = of_ledger(scene, trainer, ledger, late)
         readings = _by_readings(scene, trainer, judged)
-        if late is not None and late.trainer.key != trainer.key:
+        if late is not None:
             waits_for = _of_late_rank(scene, trainer, late)
     script = (definition.script or "").rsplit("/", 1)[-1]
     parts = [script or "a trainer"]
@@ -145,6 +179,7 @@ def of_trainer(
         judged=tuple(judged),
         readings=readings,
         waits_for=waits_for,
+        urgent=_urgent(scene, trainer, still is not None, over) if still or lost else (),
     )
 
 
@@ -157,9 +192,11 @@ def _wall(host: HostView, moment: float) -> float | None:
 def of_job(
     job: JobView, host: HostView, history: HistoryOf, window: float, again: str
 ) -> list[TrainerTime]:
-    """Return what is known of the time of each rank of a job."""
+    """Return what is known of the time of each rank of a job, from a file."""
     late = late_of(job.trainers, host, history, window)
-    return [of_trainer(one, host, history, window, again, late=late) for one in job.trainers]
+    return [
+        of_trainer(one, host, history, window, again, late=late, over=True) for one in job.trainers
+    ]
 
 
 def documents(host: HostView, history: HistoryOf, window: float) -> list[dict[str, Any]]:

@@ -18,10 +18,7 @@ from .watched_host import ProbedTrainer, answer_of
 WAITS = f"Next: gpuscope, then 3 and w: {PATIENT}"
 SLACK = 1.25
 """The counted step takes so many times the usual time, as its operators are noted one by one."""
-PRICE = (
-    "Counting the FLOPs of one step makes that step longer, once: by about 0.1 s for 5,000 "
-    "operators (--no-look: none)."
-)
+PRICE = "Counting the FLOPs of a step makes it some 0.1 s longer, once (--no-look: none)."
 
 
 def announce() -> None:
@@ -57,11 +54,11 @@ def lines(work: UsefulWork | None, problem: str, step_seconds: float | None) -> 
     """Return the line of the report, the operators without FLOPs, and what counting has cost."""
     if work is None:
         return [f"Useful work: unknown: {problem}."]
-    out = [f"Useful work: {sentence(work, step_seconds)}"]
+    out = [f"Useful work: {sentence(work, step_seconds)} {cost(work)}"]
     if work.recomputed_flops:
         again = work.recomputed_flops / work.hardware_flops
         out.append(
             f"{100 * again:.0f} % of the hardware FLOPs are recomputed by activation checkpointing."
         )
     out += [unknown_text(work)] if not work.complete else []
-    return [*out, cost(work)]
+    return out

@@ -32,11 +32,13 @@ class Evidence:
     """One line of evidence.
 
     The text has its numbers with their units. ``source`` says where the evidence was read, for
-    example ``log:1204``, ``train.py:88``, ``nvml`` or ``/proc/meminfo``.
+    example ``log:1204``, ``train.py:88``, ``nvml`` or ``/proc/meminfo``. ``in_ledger`` says that
+    the time ledger of its trainer shows the same, so that it is left out beside one.
     """
 
     text: str
     source: str = ""
+    in_ledger: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

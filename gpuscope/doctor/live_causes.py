@@ -20,6 +20,7 @@ from ..model.stalls import find_stall
 from ..model.time_cause import BARS, PAUSES, SETTINGS, Cause, Known
 from ..model.time_causes import ranked
 from ..model.time_ledger import Row, TimeLedger, recent
+from ..model.time_sentence import step_left
 from ..store.view import DeviceView, JobView, TrainerView
 from ..text.process_name import short_place
 from ..text.units import count_text, duration_text, percent_text, window_text
@@ -372,7 +373,8 @@ def _what_a_cure_wins(cause: Cause, what: str) -> str:
 
 def at_line(line: str, spent: float, ledger: TimeLedger) -> Evidence:
     """Return how much of its time a training spends at a line."""
-    return Evidence(f"{percent_text(spent / ledger.seconds)} of the time at {line}", "stack")
+    text = f"{percent_text(spent / ledger.seconds)} of the time at {line}"
+    return Evidence(text, "stack", in_ledger=True)
 
 
 def _evidence(
@@ -394,7 +396,7 @@ def _evidence(
         text = f"{percent_text(cause.late)} of the time launches come late after it"
         yield Evidence(text, "GPU trace")
     if clock is not None and clock.seconds:
-        yield Evidence(_share_text(trainer, ledger, cause), "probe")
+        yield Evidence(_share_text(trainer, ledger, cause), "probe", in_ledger=True)
         for line, spent in clock.places[:3]:
             if spent >= 0.01 * ledger.seconds:
                 yield at_line(line, spent, ledger)
@@ -466,17 +468,16 @@ def gain(
     low, high = between
     least, most = percent_text(low), percent_text(high)
     sure = f"{least} to {most}" if least != most else ""
-    then = duration_text(step_seconds * (1 - share)) if step_seconds and share < 1 else ""
+    then = step_left(step_seconds, share) if step_seconds and share < 1 else ""
     now = duration_text(step_seconds) if step_seconds else ""
     if then and by:
         less = f"{percent_text(share)} less" + (f", {sure}" if sure else "")
-        text = f"{by} at best {then} a step instead of {now} on average ({less})"
+        best = then.removesuffix(" or more")
+        text = f"{by} at best {best} a step instead of {now} on average ({less})"
     else:
         sure = f" ({sure})" if sure else ""
         text = f"saves at most {percent_text(share)} of the wall clock{sure}, which is {what}"
-        text += (
-            f": a step then takes {then} or more instead of {now}, pauses included" if then else ""
-        )
+        text += f": a step then takes {then} instead of {now}, pauses included" if then else ""
     known_bounds = high > low
     return Effect(
         text=text,

@@ -20,6 +20,26 @@ PASSES = frozenset(("forward", "backward", "optimizer"))
 NO_WARNING = "Nothing to warn of; the most to gain: "
 
 
+MOST_OF_IT = 0.5
+"""From this share of the time on, the line of the forward pass that takes it is named."""
+
+
+def step_left(step: float, saves: float) -> str:
+    """Return how long a step would take at best, once this share of it is saved."""
+    if 1 - saves < NEXT_TO_NOTHING:
+        return f"under {duration_text(step * NEXT_TO_NOTHING)}"
+    return f"{duration_text(step * (1 - saves))} or more"
+
+
+def _slow_forward(ledger: TimeLedger) -> str:
+    """Return the line of the forward pass that takes most of the time; "" where none does."""
+    for row in ledger.rows:
+        place, spent = row.places[0] if row.places else ("", 0.0)
+        if row.name == "forward" and spent >= MOST_OF_IT * ledger.seconds:
+            return f", {percent_text(spent / ledger.seconds)} at {clean(place, 120)}"
+    return ""
+
+
 def sentence(
     ledger: TimeLedger,
     found: tuple[Cause, ...],
@@ -47,8 +67,8 @@ def sentence(
         all_of_it = "All" if own >= NEARLY_ALL else percent_text(own)
         said = f"{all_of_it} of the time is forward, backward and optimizer ({steps}, {each})"
         if besides:
-            return f"{said}. Most to gain: {besides}."
-        return f"{said}; no other row is worth fixing."
+            return f"{besides}. {said}."
+        return f"{said}{'' if brief else _slow_forward(ledger)}; no other row is worth fixing."
     worst = found[0]
     row = worst.clock
     # A share that comes from the clock is shown with the clock's interval, as in its row. The
@@ -63,11 +83,7 @@ def sentence(
     place = f", at {where}" if where else ""
     rest = ""
     if step is not None and gains:
-        left = (
-            f"under {duration_text(step * NEXT_TO_NOTHING)}"
-            if 1 - worst.saves < NEXT_TO_NOTHING
-            else f"{duration_text(step * (1 - worst.saves))} or more"
-        )
+        left = step_left(step, worst.saves)
         now = "" if brief else f" instead of {duration_text(step)}"
         cured = "At the other ranks' pace" if evened else "Without it"
         if worst.cured_by:

@@ -250,13 +250,14 @@ def sentence(work: UsefulWork, step_seconds: float | None) -> str:
         return f"no operator {known} multiplies matrices."
     if step_seconds is None:
         return f"{flops}; the step time is not known."
-    step = f"{duration_text(step_seconds)} a step"
     floor, mfu = work.floor_seconds, work.mfu(step_seconds)
-    parts = [step]
+    parts = []
     if floor is not None:
+        parts.append(f"{duration_text(step_seconds)} a step")
         what = "it" if work.complete else "the part with known FLOPs"
         parts.append(f"this GPU could do {what} in {duration_text(floor)} (roofline floor)")
     if mfu is not None and work.card is not None and work.peak is not None:
+        parts = parts or [f"{duration_text(step_seconds)} a step"]
         peak = f"{work.peak / 1e12:g} TFLOPS, dense {work.type} of {work.card.id}"
         model = f"{flops_text(work.model_flops)} of the model"
         how = f"{CONVENTION} convention: {model} / (step × {peak})"

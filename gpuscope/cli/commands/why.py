@@ -385,10 +385,10 @@ def _time_reports(
             if not is_out_of_sight(trainer.gone):
                 note = f"It {has_ended(trainer.gone)}."
         told = trainer_times.of_trainer(trainer, host, history, args.window, again, note, late)
-        if told.standstill is not None:
+        tune = "" if told.urgent else tune
+        if told.urgent or told.standstill is not None:
             # not as typed: the doctor takes the name of a script for its file
-            tune, wanted = "", f"What to do about the hang: gpuscope doctor {itself}"
-            told = _noted(told, told.note or wanted)
+            told = _noted(told, told.note or f"Evidence and other fixes: gpuscope doctor {itself}")
         reports.append(replace(told, tune=tune))
     if not any(one.is_known for one in reports):
         raise _unknown(next(filter(None, problems), ""), reports[0].pid)
