@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from bench.time_gym import index, score
-from tests.fakes.probe_client import ROOT, environment
+from tests.fakes.probe_client import environment
+from tests.fakes.program import python
 
 
 def steps(each: float, seconds: float = 10.0) -> list[list[float]]:
@@ -124,14 +123,7 @@ def test_the_bars_say_what_misses_them():
 @pytest.mark.slow
 def test_it_measures_a_training_with_a_fault_and_its_cure_on_the_cpu(tmp_path):
     words = ["--device", "cpu", "--only", "no-workers,gpt-in-bf16", "--out", str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.time_gym", *words],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=environment(),
-        timeout=240,
-    )
+    done = python("-m", "bench.time_gym", *words, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert [one["name"] for one in rows] == ["gpt-in-bf16", "no-workers", "no-workers cured"]

@@ -20,6 +20,7 @@ from gpuscope.agent.requests import Requests
 from gpuscope.attach import bundle
 from gpuscope.wire import frames
 from tests.fakes import agents
+from tests.fakes.program import python
 
 QUIET = ("--sockets", "/nonexistent")
 
@@ -195,12 +196,7 @@ def test_a_stray_print_does_not_break_the_stream(tmp_path):
 
 def test_help_and_usage():
     def run(*words):
-        return subprocess.run(
-            [sys.executable, "-m", "gpuscope.agent", *words],
-            capture_output=True,
-            text=True,
-            timeout=30,
-        )
+        return python("-m", "gpuscope.agent", *words)
 
     assert "standard input" in run("--help").stdout
     assert run("--hz", "0").returncode != 0

@@ -17,6 +17,7 @@ import pytest
 from gpuscope.agent import holding
 from gpuscope.collect import container, holders
 from gpuscope.wire import frames as f
+from tests.fakes.program import python
 
 OPENS = (
     "import sys, time; held = [open(name) for name in sys.argv[1:]]; print('open', "
@@ -118,9 +119,7 @@ def test_as_another_user_it_says_whom_it_could_not_look_into(
         "told = holders.holders_document([1])\n"
         "print(told['hidden_processes'] > 0, told['devices'][0]['processes'], told['why'])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = python("-c", code, check=True)
     assert done.stdout.startswith("True [] the open files of ")
 
 

@@ -16,6 +16,7 @@ from gpuscope.agent import signals
 from gpuscope.process.procfs import start_ticks
 from gpuscope.wire import frames
 from tests.fakes import agents
+from tests.fakes.program import python
 from tests.fakes.waiting import until
 
 QUIET = ("--sockets", "/nonexistent")
@@ -175,11 +176,7 @@ def test_other_users_processes_are_refused_without_privilege(
         f"'KILL'}})\n"
         "except signals.CannotSignal as error: print(error.code, error.what)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", "import gpuscope.agent.signals\n" + script],
-        capture_output=True,
-        text=True,
-    )
+    done = python("-c", "import gpuscope.agent.signals\n" + script)
     assert "refused" in done.stdout, done.stderr
     assert "belongs to another user" in done.stdout
     assert child.poll() is None

@@ -205,13 +205,8 @@ def test_the_list_has_ranks_together_and_commands_on_one_line(gpuscope, tmp_path
 
 
 def test_a_terminal_without_unicode_gets_the_list(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "attach", "--timeout", "1"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**environment(tmp_path), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-    )
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = program("attach", "--timeout", "1", env={**environment(tmp_path), **plain})
     assert "Traceback" not in done.stderr
     assert "gpuscope attach USER@HOST" in done.stdout
 

@@ -19,6 +19,7 @@ from gpuscope.cli import main as cli
 from tests.attach.test_run import fake_torch, frames_request, give_torch
 from tests.fakes import pythons
 from tests.fakes.probe_client import TRAINING, Reader, environment, lines_of_ours, sockets, wait_for
+from tests.fakes.program import program
 
 FILES = {enable_files.PTH, enable_files.ZIP}
 
@@ -600,11 +601,7 @@ def test_a_training_started_afterwards_is_in_ps_without_any_change(site, capsys,
         assert process.stdout.readline() == "no gpuscope here\n", process.stderr.read()
         wait_for(lambda: sockets(process.pid), 90)
         said(capsys, "disable")  # what runs keeps its probe
-        shown = subprocess.run(
-            [sys.executable, "-m", "gpuscope", "ps", "--json", "--timeout", "20"],
-            capture_output=True,
-            text=True,
-        ).stdout
+        shown = program("ps", "--json", "--timeout", "20").stdout
         (row,) = [row for row in json.loads(shown)["processes"] if row["pid"] == process.pid]
         assert row["trainer"]["origin"] == "enable"
         assert row["trainer"]["script"] == str(tmp_path / "train.py")

@@ -8,8 +8,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ import pytest
 from gpuscope.attach import inject_payload
 from gpuscope.attach.probe_source import probe_sources
 from tests.fakes.collecting import collector_off
+from tests.fakes.program import python
 
 ROOT = Path(__file__).parents[2]
 STEPS = """
@@ -88,14 +87,7 @@ def test_a_trainer_keeps_most_of_the_interpreter_while_the_probe_is_loaded():
     # That is most of the steps that it usually makes in that time; loaded without pauses it is left
     # with a twentieth. Nor does the load set off a collection of all its objects, which takes a
     # quarter of a second in a large process.
-    done = subprocess.run(
-        [sys.executable, "-c", STEPS],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd="/",
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    done = python("-c", STEPS, cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     shares, full_collections = json.loads(done.stdout)
     assert max(shares) > 0.6, shares
@@ -107,14 +99,7 @@ def test_what_a_load_leaves_is_little_beside_what_torch_has():
     # CPython looks through all objects once those that are new and stay are a quarter of the old
     # ones: a load of 1.3 % brings that forward once in 20 loads. The ledger of time is 0.1 % of it.
     pytest.importorskip("torch")
-    done = subprocess.run(
-        [sys.executable, "-c", OBJECTS],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd="/",
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    done = python("-c", OBJECTS, cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     before, more = json.loads(done.stdout.splitlines()[-1])
     assert 0 < more < 0.0135 * before, (before, more)

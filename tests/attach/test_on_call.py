@@ -19,6 +19,7 @@ from gpuscope.doctor.dead.first_failure import judge
 from gpuscope.errors import UsageError
 from gpuscope.process import flight_settings
 from tests.fakes.probe_client import ROOT, environment
+from tests.fakes.program import python
 
 SCRIPT = "import os, sys; print('variables', {n: os.environ.get(n) for n in sys.argv[1:]})"
 
@@ -34,14 +35,8 @@ def with_torch(prefix: Path, version: str) -> str:
 def gpuscope_run(*words: str, cwd: Path, **more: str | None) -> subprocess.CompletedProcess[str]:
     starter = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from gpuscope.cli.commands.run "
     starter += "import main; sys.exit(main(sys.argv[1:]))"
-    return subprocess.run(
-        [sys.executable, "-c", starter, *words],
-        env=environment(VIRTUAL_ENV=sys.prefix, CONDA_PREFIX=None, **more),
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    env = environment(VIRTUAL_ENV=sys.prefix, CONDA_PREFIX=None, **more)
+    return python("-c", starter, *words, env=env, cwd=cwd)
 
 
 def test_the_names_are_those_that_the_runs_torch_knows(tmp_path):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from tests.fakes.forking import forking_python
+from tests.fakes.program import program
 
 ROOT = Path(__file__).parents[2]
 TRAIN = """\
@@ -88,19 +88,9 @@ def project(folder: Path, settings: str = SETTINGS, train: str = TRAIN) -> Path:
 def check(folder: Path, *words: str, **environ: str) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of ``gpuscope check``."""
     inherited = {key: value for key, value in os.environ.items() if key != "GITHUB_ACTIONS"}
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "check", *words],
-        cwd=folder,
-        env={
-            **inherited,
-            "PYTHONPATH": str(ROOT),
-            "GPUSCOPE_LAB_PYTHON": forking_python(folder.parent),
-            **environ,
-        },
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    own = {"PYTHONPATH": str(ROOT), "GPUSCOPE_LAB_PYTHON": forking_python(folder.parent)}
+    env = {**inherited, **own, **environ}
+    done = program("check", *words, cwd=folder, env=env, timeout=200)
     return done.returncode, done.stdout, done.stderr
 
 

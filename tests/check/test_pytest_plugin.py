@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +14,7 @@ from gpuscope.check.in_tests import BadMarker, Budgets
 from gpuscope.lab.launch import PYTHON_VARIABLE
 from tests.check.projects import ROOT, TRAIN
 from tests.fakes.forking import Forked, forking_python, script
+from tests.fakes.program import python
 
 PLUGIN = "gpuscope.check.pytest_plugin"
 PEAKS = """\
@@ -101,14 +100,7 @@ def environ(folder: Path) -> dict[str, str]:
 
 def run(folder: Path, *words: str) -> str:
     """The output of pytest in a project with the plugin."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *words_of(*words)],
-        cwd=folder,
-        env=environ(folder.parent),
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    done = python("-m", "pytest", *words_of(*words), cwd=folder, env=environ(folder.parent))
     return done.stdout + done.stderr
 
 

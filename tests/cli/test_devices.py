@@ -21,7 +21,7 @@ from gpuscope.store.store import Store
 from gpuscope.wire import frames
 from tests.fakes import shim, wire
 from tests.fakes.nvml import FakeNvml, FakeProcess
-from tests.fakes.program import program
+from tests.fakes.program import program, python
 
 
 @pytest.fixture
@@ -248,12 +248,7 @@ def test_a_process_whose_pid_the_driver_cannot_name_is_no_zero(fake, capsys):
 
 
 def test_as_a_command_it_is_bounded_and_loads_nothing_heavy():
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "gpuscope", "devices", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = python("-X", "importtime", "-m", "gpuscope", "devices", "--json")
     assert done.returncode in (0, 1, 2, 3)
     check_schema(json.loads(done.stdout))
     loaded = {

@@ -9,8 +9,6 @@ import argparse
 import dataclasses
 import io
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -25,6 +23,7 @@ from tests.cli.test_why import of_cpu
 from tests.fakes import clocks, views
 from tests.fakes.in_process import command
 from tests.fakes.nvml import FakeNvml, FakeProcess
+from tests.fakes.program import program
 from tests.recordings import SHIPPED
 
 
@@ -68,12 +67,7 @@ def test_colours_only_on_a_terminal_that_wants_them(fake):
 
 
 def test_without_a_driver_the_reason_is_the_line():
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "--oneline"],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-    )
+    done = program("--oneline")
     if done.returncode == 0:
         pytest.skip("there is a GPU here")
     assert done.stdout.startswith("no GPU"), "its reason only where no training runs"

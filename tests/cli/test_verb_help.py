@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
-import sys
 
 from gpuscope.cli import main as cli
 from gpuscope.cli import verb_help
@@ -12,6 +10,7 @@ from gpuscope.cli.commands.lab import runs
 from gpuscope.exit_status import ExitStatus
 from tests.fakes.cases import each
 from tests.fakes.in_process import command
+from tests.fakes.program import python
 
 ACTIONS = [f"lab runs {action}" for action in runs.ACTIONS]
 COMMANDS = [
@@ -80,7 +79,7 @@ def test_no_verb_loads_the_texts_of_its_help():
         "late = [one for one in sys.modules if one.startswith('gpuscope.cli.')]\n"
         "print(*late, file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = python("-c", code)
     loaded = set(done.stderr.split())
     assert "gpuscope.cli.commands.devices.verb" in loaded
     late = {"verb_help", "unknown_verb", "command_tree", "manual", "commands.completion"}

@@ -14,6 +14,7 @@ from gpuscope.collect.clock_events import CLOCK_EVENT_REASONS, clock_event_words
 from gpuscope.collect.nvml import HARMLESS_CLOCK_EVENTS, Nvml, NvmlUnavailable
 from gpuscope.wire.frames import GpuDef, Unknown
 from tests.fakes.nvml import GIB, FakeNvml
+from tests.fakes.program import python
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -315,9 +316,7 @@ from gpuscope.collect.nvml import Nvml, NvmlUnavailable
 try: Nvml.open()
 except NvmlUnavailable as error: print(error.unknown.code, error.unknown.text)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
-    )
+    done = python("-c", script)
     assert done.stdout.startswith("not_supported no NVIDIA driver here"), done.stderr
 
 
@@ -372,9 +371,7 @@ block = fake.install()
 block.__enter__()
 Nvml.open().device(0).fast()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
-    )
+    done = python("-c", script)
     assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr
 
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from tests.fakes import shim
+from tests.fakes.program import python
 
 REPO = Path(__file__).resolve().parents[2]
 SCRIPT = f"""
@@ -37,13 +38,7 @@ print(json.dumps({{"devices": out, "closed": nvml.close()}}))
 
 
 def collected(**asked: object) -> dict[str, object]:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        env=shim.environment(**asked),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = python("-c", SCRIPT, env=shim.environment(**asked))
     assert done.returncode == 0, done.stderr
     found: dict[str, object] = json.loads(done.stdout)
     return found
@@ -121,11 +116,5 @@ handle = pynvml.nvmlDeviceGetHandleByIndex(0)
 try: pynvml.nvmlDeviceGetEncoderUtilization(handle)
 except pynvml.NVMLError as error: print(error.value)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=shim.environment(gpus=1),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = python("-c", script, env=shim.environment(gpus=1))
     assert done.stdout == "3\n", done.stderr

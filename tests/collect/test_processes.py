@@ -23,6 +23,7 @@ from gpuscope.process.procfs import descends, parse_stat, start_ticks, status_va
 from gpuscope.wire.codec import decode, encode
 from gpuscope.wire.frames import MAX_STRING_CHARS, Def
 from tests.fakes.proctree import code, stat_line, tree
+from tests.fakes.program import python
 
 HOSTILE = [
     b"python",
@@ -268,9 +269,7 @@ definition, unknown = describe(123, root={root!r})
 print(definition.start, definition.command, sorted(unknown), {{u.code for u in unknown.values()}})
 print({{u.code for u in ProcessSampler({root!r}).sample(123).values()}})
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
-    )
+    done = python("-c", script)
     assert done.stdout.splitlines() == [
         "None None ['command', 'name', 'start', 'user'] {'no_permission'}",
         "{'no_permission'}",

@@ -28,6 +28,7 @@ from typing import Any
 
 from bench.terminal import descendants
 from tests.fakes import probe_client
+from tests.fakes.program import program
 
 from .gym_fixes import fixed_subjects
 from .gym_subjects import Subject, meant_for, subjects
@@ -100,14 +101,8 @@ class Answer:
 
 def ask(*words: str, text: str | None = None, seconds: float = 60.0) -> tuple[dict[str, Any], str]:
     """``gpuscope doctor --json WORDS``: the document, and what went to standard error."""
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "doctor", "--json", *words],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        env=environment(),
-        errors="replace",
+    done = program(
+        "doctor", "--json", *words, input=text, timeout=seconds, env=environment(), errors="replace"
     )
     try:
         return json.loads(done.stdout), done.stderr

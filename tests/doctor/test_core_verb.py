@@ -30,6 +30,7 @@ from gpuscope.doctor.finding import Evidence, Finding, Fix, Report
 from gpuscope.tui.app.palette_entries import of_pitfalls, score
 from tests.fakes.cases import each
 from tests.fakes.in_process import command
+from tests.fakes.program import python
 
 MIXED = (
     "RuntimeError: Expected all tensors to be on the same device, but found at least two "
@@ -370,9 +371,7 @@ sys.stderr.write(f"{code} {sorted(names & {'torch', 'textual', 'rich', 'pynvml',
 
 
 def test_a_log_is_examined_without_torch_screen_or_driver():
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED], input=MIXED, capture_output=True, text=True, timeout=60
-    )
+    done = python("-c", LOADED, input=MIXED)
     assert done.stderr.split(" ", 1)[1] == "[]"
     document = json.loads(done.stdout)
     assert document["findings"][0]["pitfall"] in ("move-inputs-to-device", "move-model-to-device")

@@ -16,6 +16,7 @@ from gpuscope.attach import run
 from gpuscope.probe import diagnosis, rendezvous
 from tests.attach.test_run import finished, gpuscope_run, write
 from tests.fakes.probe_client import environment
+from tests.fakes.program import python
 
 HEAD = "gpuscope doctor on this failure"
 FULL = (
@@ -32,9 +33,7 @@ FAILS = (
 
 def test_a_failing_trainer_is_diagnosed_below_its_traceback_and_ends_as_before(tmp_path):
     script = write(tmp_path / "train.py", FAILS)
-    bare = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, env=environment(PYTHONPATH=None)
-    )
+    bare = python(script, env=environment(PYTHONPATH=None))
     code, out, err = finished(script)
     assert (code, out) == (bare.returncode, bare.stdout)
     first, _, rest = err.partition("\n")
@@ -72,9 +71,7 @@ def test_no_doctor_leaves_it_out(tmp_path):
 )
 def test_where_there_is_nothing_to_say_nothing_is_said(tmp_path, ending, code):
     script = write(tmp_path / "train.py", ending + "\n")
-    bare = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, env=environment(PYTHONPATH=None)
-    )
+    bare = python(script, env=environment(PYTHONPATH=None))
     status, out, err = finished(script)
     assert (status, out) == (code, "")
     assert err.partition("\n")[2] == bare.stderr

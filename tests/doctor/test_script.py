@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from gpuscope.doctor.report import exit_code
 from gpuscope.doctor.script import examine, report
 from gpuscope.doctor.script.source import SourceFile
 from tests.fakes.cases import each
+from tests.fakes.program import python
 
 from .gym_fixes import applied
 from .script_cases import CASES, HEAD, LOOP, MODEL
@@ -285,8 +284,6 @@ def test_nothing_is_executed_or_loaded(tmp_path: Path) -> None:
         "print(json.dumps([m for m in ('torch', 'textual', 'pynvml', 'gpuscope.collect') if m in "
         "sys.modules]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
-    )
+    done = python("-c", code, str(path), check=True)
     assert json.loads(done.stdout) == []
     assert not (tmp_path / "ran").exists()

@@ -33,6 +33,7 @@ from gpuscope.store.view import Capabilities, Link
 from gpuscope.wire import frames as f
 from tests.fakes import in_process, shim, wire
 from tests.fakes.probe_client import TRAINING, environment, wait_for
+from tests.fakes.program import python
 
 LIVE = Link("live", "", 0.0)
 Samples = dict[str, dict[tuple[str, ...], float]]
@@ -460,6 +461,6 @@ def test_without_prometheus_client_the_extra_is_named():
         "import sys; sys.modules['prometheus_client'] = None\n"
         "from gpuscope.cli.main import main; sys.exit(main(['export']))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python("-c", code)
     assert done.returncode == 3
     assert "pip install prometheus-client" in done.stderr

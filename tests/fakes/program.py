@@ -1,4 +1,4 @@
-"""Runs commands of the program in a process of its own, with nobody at the keyboard."""
+"""Runs commands of the program, or other Python, in a process with nobody at the keyboard."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 
 
+def python(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run ``python words…``; ``options`` are those of subprocess.run.
+
+    What hangs is ended by the limit that pytest has for its test.
+    """
+    usual = {} if "input" in options else {"stdin": subprocess.DEVNULL}
+    usual |= {"capture_output": True, "text": True, "cwd": ROOT}
+    return subprocess.run([sys.executable, *map(str, words)], **{**usual, **options})
+
+
 def program(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run ``gpuscope words…`` for at most a minute; ``options`` are those of subprocess.run."""
-    usual = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 60}
-    command = [sys.executable, "-m", "gpuscope", *map(str, words)]
-    return subprocess.run(command, **{**usual, "cwd": ROOT, **options})
+    """Run ``gpuscope words…`` for at most a minute."""
+    return python("-m", "gpuscope", *words, **{"timeout": 60, **options})

@@ -10,8 +10,6 @@ import getpass
 import json
 import os
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +34,7 @@ from gpuscope.store.store import Store
 from gpuscope.store.view import HostView
 from gpuscope.wire.frames import ProcDef
 from tests.fakes.nvml import GIB, FakeNvml, FakeProcess
+from tests.fakes.program import python
 from tests.fakes.waiting import until
 
 
@@ -341,6 +340,6 @@ def test_a_run_on_the_cpu_never_loads_the_drivers_library() -> None:
         "cli.main(['lab', '--device', 'cpu', '--parallel', 'ddp', '--nproc', '900', "
         "'--headless']); print([m for m in ('pynvml', 'torch', 'textual') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code, check=True)
     assert done.stdout.strip() == "[]"
     assert "900 processes" in done.stderr

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gpuscope.lab import machine
 from gpuscope.lab.config import LabConfig
+from tests.fakes.program import python
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD, NEW = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
@@ -74,9 +73,7 @@ def test_the_environment_is_set_before_torch_is_imported() -> None:
         'worker.main(["--config", \'{"deterministic": true, "expandable_segments": true}\'])\n'
     )
     pytest.importorskip("torch")
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60
-    )
+    done = python("-c", code)
     assert done.stderr == ":4096:8 expandable_segments:True"
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from gpuscope.lab import loaders  # noqa: E402
-from tests.fakes.forking import ROOT  # noqa: E402
+from tests.fakes.program import python  # noqa: E402
 from tests.lab.gpu_workers import (  # noqa: E402
     Toggles,
     document,
@@ -61,26 +59,12 @@ def test_expandable_segments_are_on_before_cuda_starts() -> None:
         "print([segment.get('is_expandable') for segment in torch.cuda.memory_snapshot()])"
     )
     for word in ("on", "off"):
-        done = subprocess.run(
-            [sys.executable, "-c", code, word],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            env=plain_environment(),
-            timeout=100,
-            check=True,
-        )
+        done = python("-c", code, word, env=plain_environment(), check=True)
         assert done.stdout.strip() == str([word == "on"])
         assert "deprecat" not in done.stderr.lower()
     config = {"device": "cuda", "model": "gpt", "expandable_segments": True, "steps": 4}
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuscope.lab.worker", "--config", json.dumps(config)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=plain_environment(),
-        stdin=subprocess.DEVNULL,
-        timeout=100,
+    done = python(
+        "-m", "gpuscope.lab.worker", "--config", json.dumps(config), env=plain_environment()
     )
     assert json.loads(done.stdout.splitlines()[-1])["summary"]["steps"] == 4, done.stderr
 
@@ -123,13 +107,7 @@ def test_reports_do_not_stop_the_device() -> None:
     not 5 %.
     """
     words = ["--model", "gpt", "--amp", "bf16", "--seconds", "25"]
-    done = subprocess.run(
-        [sys.executable, "bench/overhead/lab.py", *words],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=200,
-    )
+    done = python("bench/overhead/lab.py", *words)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["samples"] > 0

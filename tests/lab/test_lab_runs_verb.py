@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import PATH_VARIABLE, RunLedger
 from gpuscope.lab.sweep import Objection, SweepPlan, cell_key, new_plan
 from tests.fakes.lab_runs import document
+from tests.fakes.program import python
 from tests.recordings import REDACTED
 
 RECORDING = REDACTED / "h200-lab.gsr"
@@ -328,5 +327,5 @@ def test_the_ledger_is_read_without_heavy_packages(ledger: RunLedger, swept: Swe
         "print('LOADED', *[n for n in ('torch', 'textual', 'msgspec', 'plotext', 'pynvml') if n "
         "in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = python("-c", code)
     assert done.stdout.splitlines()[-1] == "LOADED", done.stdout + done.stderr

@@ -7,38 +7,21 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gpuscope.lab.ledger import PATH_VARIABLE
+from tests.fakes.program import program
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.gpu
 
 
 def sweep(tmp_path: Path, *words: str, seconds: float = 400) -> tuple[int, dict, str]:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "gpuscope",
-            "lab",
-            "sweep",
-            "--device",
-            "cuda",
-            "--share-gpus",
-            "--json",
-            *words,
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        env={**os.environ, PATH_VARIABLE: str(tmp_path / "lab.sqlite")},
-    )
+    env = {**os.environ, PATH_VARIABLE: str(tmp_path / "lab.sqlite")}
+    words = ("--device", "cuda", "--share-gpus", "--json", *words)
+    done = program("lab", "sweep", *words, timeout=seconds, env=env)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, json.loads(done.stdout), done.stderr
 

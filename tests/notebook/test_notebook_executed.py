@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
-import sys
 
 import pytest
+
+from tests.fakes.program import python
 
 pytestmark = [
     pytest.mark.slow,
@@ -120,13 +120,7 @@ def test_a_look_that_fails_is_told_and_the_notebook_goes_on():
 def test_a_terminal_shows_plain_text():
     pytest.importorskip("IPython", reason="IPython is not installed (the extra dev)")
     typed = "%load_ext gpuscope\n%gpuscope --live\n%%gpuscope\na = 1\n\n\n"
-    done = subprocess.run(
-        [sys.executable, "-m", "IPython", "--simple-prompt", "--colors=NoColor"],
-        input=typed,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = python("-m", "IPython", "--simple-prompt", "--colors=NoColor", input=typed)
     assert "A terminal's output cannot be updated, so this is one reading" in done.stdout
     assert "torch is not imported here" in done.stdout
     assert "This cell took" in done.stdout

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -12,6 +10,7 @@ pytest.importorskip("torch")
 
 from gpuscope.predict.request import Request
 from gpuscope.predict.tracing import ddp, steps
+from tests.fakes.program import python
 
 from .ddp_truth import peaks
 
@@ -21,13 +20,7 @@ SMALL_BYTES = 1024
 
 
 def test_each_phase_takes_what_the_real_wrapper_takes() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.predict.ddp_truth"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = python("-W", "ignore", "-m", "tests.predict.ddp_truth")
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert len(rows) >= 10, done.stderr
     for row in rows:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fakes.program import program
+from tests.fakes.program import program, python
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -110,8 +108,6 @@ for _ in range(3):
     training.step()
 torch.cuda.synchronize()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=200
-    )
+    done = python("-c", code)
     assert done.returncode == 0 or "OutOfMemoryError" in done.stderr, done.stderr
     return done.returncode == 0

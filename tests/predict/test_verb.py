@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +21,7 @@ from gpuscope.predict.document import FIGURES
 from gpuscope.predict.report import parts_of
 from gpuscope.predict.request import Doubt, Request, Traced
 from gpuscope.text.units import bytes_text
-from tests.fakes.program import program
+from tests.fakes.program import program, python
 from tests.predict.hand_made import traced
 from tests.recordings import REDACTED
 
@@ -179,9 +177,7 @@ by_hand("--model", "gpt-tiny", "--gpu", "h200", "--what-if", "--largest-batch")
 import gpuscope.cli.commands.predict.trainer
 print([name for name in ("torch", "textual", "rich", "plotext", "msgspec") if name in sys.modules])
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60
-    )
+    done = python("-c", code)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -25,6 +23,7 @@ from gpuscope.probe.time_ledger import TimeLedger
 from gpuscope.wire.frames import Request
 from tests.fakes.asking import ask
 from tests.fakes.probe_client import PLACE_APART, TRAINING, Reader, sockets, trainer, wait_for
+from tests.fakes.program import python
 
 torch = pytest.importorskip("torch")
 CPU = {torch.profiler.ProfilerActivity.CPU}
@@ -352,12 +351,8 @@ assert level < 10, level
 
 @pytest.mark.slow
 def test_nothing_is_written_to_the_trainers_outputs():
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", QUIET],
-        capture_output=True,
-        text=True,
-        env={key: value for key, value in os.environ.items() if "KINETO" not in key},
-    )
+    env = {key: value for key, value in os.environ.items() if "KINETO" not in key}
+    run = python("-W", "ignore", "-c", QUIET, env=env)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 

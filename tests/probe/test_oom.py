@@ -11,7 +11,6 @@ import json
 import os
 import pickle
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from gpuscope.probe.collectives import count, describe
 from gpuscope.wire import frames
 from tests.fakes.forking import completed
 from tests.fakes.probe_client import TRAINING, Reader, environment, sockets, trainer, wait_for
+from tests.fakes.program import python
 
 torch = pytest.importorskip("torch")
 
@@ -98,13 +98,7 @@ def opened(path: Path) -> dict:
 
 
 def run(code: str, more: dict[str, str], **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment(**more, **variables),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return python("-c", code, env=environment(**more, **variables))
 
 
 ENDINGS = {
@@ -305,9 +299,7 @@ def test_without_process_groups_collectives_are_unknown_and_nothing_is_imported(
         "import sys, gpuscope.probe.collectives as c; print(c.count().code, c.describe(), "
         "'torch' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=60
-    )
+    done = python("-c", code, env=environment())
     assert done.stdout == "not_initialised [] False\n"
     assert isinstance(count(), frames.Unknown)
     assert describe() == []

@@ -5,12 +5,10 @@ It is never beside an import of the trainer.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from tests.fakes.probe_client import environment
+from tests.fakes.program import python
 
 pytest.importorskip("torch")
 CODE = """
@@ -61,9 +59,7 @@ print("then:", walk.of(0)["workspace_bytes"].text)
 
 @pytest.mark.slow
 def test_frames_are_named_only_once_torch_has_its_modules_and_never_beside_an_import_of_the_trainer():  # noqa: E501
-    done = subprocess.run(
-        [sys.executable, "-c", CODE], env=environment(), capture_output=True, text=True, timeout=120
-    )
+    done = python("-c", CODE, env=environment())
     assert done.stdout.splitlines() == [
         "walked: False a history is recorded, and listing segments would make torch import "
         "modules here",
@@ -85,7 +81,5 @@ print(walk.of(0)["private_pool_idle_bytes"], "torch._inductor" in sys.modules)
 
 @pytest.mark.gpu
 def test_a_walk_where_no_history_was_ever_recorded_makes_torch_import_nothing():
-    done = subprocess.run(
-        [sys.executable, "-c", BARE], env=environment(), capture_output=True, text=True, timeout=120
-    )
+    done = python("-c", BARE, env=environment())
     assert done.stdout == "0 False\n", done.stderr

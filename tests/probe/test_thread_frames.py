@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from tests.fakes.program import python
 
 GARBAGE = """
 import gc, threading
@@ -41,13 +40,11 @@ leave.set()
 def test_a_collection_that_is_due_waits_until_the_frames_are_there():
     # Python 3.11 waited for ever for a lock of its own, in a trainer with garbage that held a
     # ``threading.local``.
-    done = subprocess.run(
-        [sys.executable, "-c", GARBAGE], capture_output=True, text=True, timeout=60
-    )
+    done = python("-c", GARBAGE)
     assert (done.stdout, done.stderr) == ("5 True\n", "")
 
 
 def test_where_the_trainer_collects_by_itself_it_stays_so():
     code = GARBAGE.replace("gc.enable()\n", "")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = python("-c", code)
     assert (done.stdout, done.stderr) == ("5 False\n", "")

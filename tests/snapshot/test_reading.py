@@ -17,6 +17,7 @@ import pytest
 
 from gpuscope.snapshot.model import Summary
 from gpuscope.snapshot.reader import SnapshotError, open_snapshot
+from tests.fakes.program import python
 from tests.snapshot import synthetic
 
 ROOT = Path(__file__).parents[2]
@@ -285,9 +286,7 @@ def test_it_works_from_any_place_the_package_lies_in(tmp_path, small):
         "assert reader.__file__.startswith(sys.path[0]), reader.__file__\n"
         "with reader.open_snapshot('a.pickle') as r: print(r.summary.devices[0].totals.segments)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60
-    )
+    done = python("-c", code, cwd=tmp_path)
     assert done.stdout.strip() == str(len(small["segments"])), done.stderr
 
 

@@ -18,6 +18,7 @@ from gpuscope.snapshot.model import DeviceDiff, Diff, DiffRow, Frame, Note, Summ
 from gpuscope.snapshot.reader import open_snapshot
 from gpuscope.text.units import bytes_text as size
 from tests.fakes.in_process import command
+from tests.fakes.program import python
 from tests.snapshot import synthetic
 
 MIB = 1 << 20
@@ -340,7 +341,7 @@ def test_the_verb_loads_no_torch_and_no_textual(files):
         "print('LOADED', *[m for m in ('torch', 'textual', 'rich', 'pickle', 'asyncio') if m in "
         "sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = python("-c", code)
     assert done.stdout.splitlines()[-1] == "LOADED", done.stdout[-200:]
 
 

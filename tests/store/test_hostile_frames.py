@@ -6,8 +6,6 @@ Its views hold together, and memory stays bounded.
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +22,7 @@ from gpuscope.wire import frames
 from gpuscope.wire.codec import encode
 from gpuscope.wire.frames import COLUMNS, TABLES, Def, Event, Frame, Key, Sample, Unknown
 from tests.fakes import wire
+from tests.fakes.program import python
 from tests.fakes.wire import SECOND, definitions, heard, hello, sample
 
 ROOT = Path(__file__).parent.parent.parent
@@ -286,12 +285,7 @@ def test_a_flood_of_the_worst_frames_leaves_memory_bounded():
     #
     # With 200,000 frames it was 195 MiB, reached after some 15,000; without bounds 439 MiB. Its
     # limit is what it may take on a core shared by many: it needs ten seconds of one.
-    done = subprocess.run(
-        [sys.executable, "-c", FLOOD, str(ROOT), "16000"],
-        capture_output=True,
-        text=True,
-        timeout=220,
-    )
+    done = python("-c", FLOOD, str(ROOT), "16000")
     assert done.returncode == 0, done.stderr
     _, most, _ = map(float, done.stdout.split())
     assert most < 260
