@@ -1,12 +1,15 @@
 """Tells what looks cost trainings, and how far their rows lie from torch's own profiler.
 
-    python -m bench.look.cost [--kinds gpt-bf16 …] [--looks 6] [--json FILE]
+    python -m bench.look.cost [--kinds gpt-bf16 …] [--looks 6] [--json FILE] [--before FOLDER]
 
 **Cost**: the trainings keep the moments of their steps. What a look costs is by how much the steps
 around it took longer than those before and after; the probe says what it did when, so it is known
 where that was lost. **Truth**: then ``torch.profiler`` records all of some steps, and each row, in
 ms a step over all looks but the first, is compared with what that trace has; idle time with the
 step by the clock, before each look, less what ran. Exit code 1 where a bar is missed.
+
+``--before`` looks at each training twice, first with the gpuscope of another folder, which ``git
+archive COMMIT gpuscope | tar -x -C FOLDER`` fills.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from typing import Any
 from gpuscope.model.look import Look, class_of, read
 from gpuscope.wire.frames import Result
 
-from .started import Training
+from .started import ROOT, Training
 
 KINDS = ("gpt-bf16", "gpt-fp32", "resnet", "small-layers", "loader-bound", "cells")
 COST_BAR_SECONDS = 0.150
@@ -169,10 +172,10 @@ def compared(
 
 
 def measured(
-    kind: str, looks: int, folder: Path, device: str, cold: bool = False
+    kind: str, looks: int, folder: Path, device: str, cold: bool = False, tree: Path = ROOT
 ) -> dict[str, Any]:
     """Run a training of a kind, look at it, and return its row."""
-    training = Training(kind, folder, device, cold=cold)
+    training = Training(kind, folder, device, cold=cold, tree=tree)
     taken: list[tuple[float, float, Mapping[str, Any]]] = []
     problems = []
     try:
@@ -212,6 +215,7 @@ def measured(
             for _, asked, answered, value in found]  # fmt: skip
     return row | {
         "cold": cold,
+        "before": tree != ROOT,
         "lost_ms": [{name: round(1e3 * one, 1) for name, one in row.items()} for row in lost],
         "costs_ms": [None if one is None else 1e3 * one for one in costs],
         "first_cost_ms": [None if one is None else 1e3 * one for one in first_cost],
@@ -241,7 +245,8 @@ def lines_of(row: Mapping[str, Any]) -> list[str]:
     first = next((f"{one:.1f}" for one in row["first_cost_ms"] if one is not None), "?")
     spent = f"{median(costs):6.1f} ms median {max(costs):6.1f} most" if costs else "? ms"
     out = [
-        f"{row['kind']:13} step {row['step_ms']:7.2f} ms  {row['kernels_a_step']:6.0f} kernels  "
+        f"{row['kind'] + '<' * row['before']:13} step {row['step_ms']:7.2f} ms  "
+        f"{row['kernels_a_step']:6.0f} kernels  "
         f"{median([one['events'] for one in looks]):7.0f} events of "
         f"{median([one['steps'] for one in looks]):3.0f} steps  start {usually('start_seconds')} "
         f"waited {usually('waited_seconds')} stop {usually('stop_seconds')} "
@@ -280,8 +285,9 @@ def where(row: Mapping[str, Any], number: int, what: str) -> str:
 
 def bars_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a table of the bars beside what was measured."""
-    out = [f"{'bar':44}" + "".join(f"{row['kind'] + '*' * row.get('cold', False):>14}"
-                                   for row in rows)]  # fmt: skip
+    out = [f"{'bar':44}" + "".join(
+        f"{row['kind'] + '*' * row.get('cold', False) + '<' * row.get('before', False):>14}"
+        for row in rows)]  # fmt: skip
     picks: list[tuple[str, Callable[[Mapping[str, Any]], float | None]]] = [
         ("first look <= 150 ms", lambda row: next(iter(row.get("first_cost_ms", ())), None)),
         ("later looks, median <= 150 ms",
@@ -294,7 +300,10 @@ def bars_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         found = [pick(row) for row in rows]
         out.append(f"{words:44}" + "".join(f"{'?' if one is None else f'{one:.1f}':>14}"
                                            for one in found))  # fmt: skip
-    return [*out, "*: CUPTI set up by the training thread, for comparison"]
+    return [
+        *out,
+        "*: CUPTI set up by the training thread, <: by the other gpuscope, for comparison",
+    ]
 
 
 def main() -> int:
@@ -303,27 +312,31 @@ def main() -> int:
     parser.add_argument("--looks", type=int, default=6)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--cold", action="store_true", help="compare with CUPTI not set up before")
+    parser.add_argument("--before", type=Path, help="a folder with another gpuscope, to compare")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     args = parser.parse_args()
     rows = []
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="look-", ignore_cleanup_errors=True) as name:
-        wanted = [(kind, args.looks, False) for kind in args.kinds]
-        wanted += [(kind, 1, True) for kind in args.kinds if kind in COLD_KINDS and args.cold]
-        for kind, looks, cold in wanted:
+        trees = [args.before.resolve(), ROOT] if args.before else [ROOT]
+        wanted = [(kind, args.looks, False, tree) for kind in args.kinds for tree in trees]
+        wanted += [(kind, 1, True, ROOT) for kind in args.kinds if kind in COLD_KINDS and args.cold]
+        for number, (kind, looks, cold, tree) in enumerate(wanted):
+            folder = Path(name, str(number))
+            folder.mkdir()
             try:
-                row = measured(kind, looks, Path(name), args.device, cold)
+                row = measured(kind, looks, folder, args.device, cold, tree)
             except KeyboardInterrupt:  # out of time: what is known is printed
                 break
             except (SystemExit, Exception) as error:
                 row = {"kind": kind, "problems": [f"{type(error).__name__}: {error}"],
-                       "printed": ""}  # fmt: skip
+                       "printed": "", "before": tree != ROOT}  # fmt: skip
             rows.append(row)
             print("\n".join(lines_of(row)), flush=True)
             if args.json:
                 args.json.write_text(json.dumps(rows, indent=1))
     print("\n".join(bars_of(rows)))
-    rows = [row for row in rows if not row.get("cold")]
+    rows = [row for row in rows if not row.get("cold") and not row.get("before")]
     costs = [one for row in rows for one in row.get("cost_ms", ())]
     worst = [row.get("worst", 1.0) for row in rows]
     late = [row["kind"] for row in rows if row.get("cost_ms")

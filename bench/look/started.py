@@ -26,8 +26,9 @@ class Training:
 
     def __init__(
         self, kind: str, folder: Path, device: str, watch: bool = True, ranks: int = 1,
-        pause: float = 0.0, cold: bool = False,
+        pause: float = 0.0, cold: bool = False, tree: Path = ROOT,
     ) -> None:  # fmt: skip
+        """Start it; it has the gpuscope that lies in ``tree``."""
         self.kind, self.watch = kind, watch
         self.outs = [folder / f"{kind}-{'looked' if watch else 'alone'}-{n}" for n in range(ranks)]
         port = free_port()
@@ -42,7 +43,7 @@ class Training:
                 self.processes.append(
                     subprocess.Popen(
                         [sys.executable, *words],
-                        cwd=ROOT,
+                        cwd=tree,
                         env=_environment(rank, ranks, port, folder),
                         stdin=subprocess.PIPE,
                         stdout=printed,

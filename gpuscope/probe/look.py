@@ -5,8 +5,9 @@ What the trace holds is read and added up in the request's thread, a slice at a 
 The training loses 10 to 25 us with each event, because its host waits while torch puts the trace
 together and while it is read. So a look is of fewer steps where a step has many events. How many it
 has is known from the look before. In a first look one step is traced alone. If no three have room,
-that step is the look: fewer have no interval either. In a trace of one step whose device waits for
-the host, launches are left out. Before it, CUPTI sets itself up in this thread (:mod:`.cupti`).
+one step is the look: two have no interval either. Where steps have many events and the device waits
+for the host, launches are left out. Before a first look, CUPTI sets itself up in this thread
+(:mod:`.cupti`), which can cost as much as the trace.
 """
 
 from __future__ import annotations
@@ -31,9 +32,14 @@ from .steps import Steps, quantile
 from .time_ledger import TimeLedger
 
 LEAST_STEPS = 3
-MOST_EVENTS, MOST_OF_HOST = 6000, 5000
-"""The most events of whole steps, unless a single step has more. The second is for a first look at
-a training whose device waits for the host, which loses all the time that they take."""
+MOST_EVENTS, MOST_OF_HOST, MOST_OF_FIRST = 6000, 3500, 2500
+"""The most events of whole steps, unless a single step has more. The second is for a training whose
+device waits for the host, which loses all the time that they take; the third for its first look."""
+MOST_SECONDS = 0.1
+"""A training whose device waits for the host is to lose no more than this by events. How much it
+loses by each is known from the look before."""
+FEW_EVENTS = 1500
+"""Launches are recorded in any case if three steps have no more events than these."""
 MOST_BUSY = 0.5
 """Launches that were not recorded may have waited for room in the queue of a device that was busy
 for a larger share of the step: then it is not known what the host needs."""
@@ -90,20 +96,34 @@ def serve(act: LongRequest, steps: Steps, ledger: TimeLedger) -> Answer:
     if ordinal is not None:
         torch.cuda.set_device(ordinal)  # an end in this thread is to open no context elsewhere
     trace = Trace(torch, {activity}, wanted, ordinal)
-    known = (ledger.look or {}).get("events_a_step")
-    if known and "steps" not in act.args:
-        trace.limit(int(MOST_EVENTS / known))
-        if not _has_time(act, (LEAST_STEPS + 1) * steps.usual_seconds()):
-            trace.limit(1)
     first = None
-    if not known and "steps" not in act.args:
+    if "steps" not in act.args and ledger.look:
+        in_time = _has_time(act, (LEAST_STEPS + 1) * steps.usual_seconds())
+        limit(trace, ledger.look, MAX_STEPS if in_time else 1)
+    elif "steps" not in act.args:
         first = Trace(torch, {activity}, 1, ordinal)
-        first.limit(1)
+        first.limit(1, 1)
     try:
         ledger.look = take(act, trace, steps, ledger, first)
     finally:
         ledger.looked_at = steps.total
     return Answer(ledger.look)
+
+
+def limit(trace: Trace, before: Dict[str, Any], most_steps: int = MAX_STEPS) -> None:
+    """Have a trace end before its events cost too much; the look ``before`` says what each cost."""
+    each = float(before["events_a_step"])  # with those that were left out: half of them are
+    few = LEAST_STEPS * each <= FEW_EVENTS
+    seconds = (before["stop_seconds"] + before["read_seconds"]) / max(1, before["events"])
+    most = min(MOST_OF_HOST, MOST_SECONDS / seconds) if seconds else MOST_OF_HOST
+    without = 0 if few else min(most_steps, _steps_of(most, each / 2))
+    trace.limit(min(most_steps, _steps_of(MOST_EVENTS, each)), without)
+
+
+def _steps_of(most: float, events_a_step: float) -> int:
+    """Return how many steps have room: one where that is not at least three."""
+    room = int(most / max(1, events_a_step))
+    return room if room >= LEAST_STEPS else 1
 
 
 def refuse_thread(steps: Steps) -> None:
@@ -192,15 +212,15 @@ def take(
                     raise Refusal("failed", NO_STEP)
                 seen = list(stack_samples), list(collections), list(inputs)
                 events = first.results.events()
-                most = MOST_OF_HOST if first.drained else MOST_EVENTS
-                count = len(events) * (2 if first.without_launches else 1)
-                room = most // max(1, count)
+                count = len(events)
+                room = _steps_of(MOST_OF_FIRST if first.drained else MOST_EVENTS, count)
                 long = (first.marks[-1] - first.marks[0]) / 1e9
-                few = room < LEAST_STEPS or not _has_time(act, LEAST_STEPS * long)
+                few = room == 1 or not _has_time(act, LEAST_STEPS * long)
                 if few and len(first.marks) > 1:
                     traces, trace = [first], first
                 else:
-                    trace.limit(room)
+                    many = first.without_launches and 2 * LEAST_STEPS * count > FEW_EVENTS
+                    trace.limit(room, room if many else 0)
                     events.clear()
                     act.wait(SETTLES_SECONDS)
                     spare = first if len(first.marks) > 1 else None

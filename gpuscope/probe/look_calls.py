@@ -61,18 +61,24 @@ def launches_of(
     """Return when each activity was launched whose launch was not recorded.
 
     The device waits for the host there, so an activity begins as soon as it can after its launch,
-    which was before ``until``. ``training`` is what the system and the C library call the training
+    which was before ``until``, and before the next call that was recorded: correlations are numbers
+    in the order of calls. ``training`` is what the system and the C library call the training
     thread; CUPTI has 32 bits of the second. Other threads that copy, clear or allocate are taken to
     launch too, as that of a backward pass does.
     """
     system, library = training
     recorded = {call[3] for call in calls}
     latest = until + LATENCY_NS
-    moments = {
-        number: (start if start < latest else latest) - LATENCY_NS
-        for _, start, _, number in activities
-        if number not in recorded
-    }
+    later = sorted([(call[3], call[1]) for call in calls if call[3]])
+    later.append((1 << 62, latest))
+    moments: Dict[int, int] = {}
+    at, (follows, most) = 0, later[0]
+    for number, start in sorted([(one[3], one[1]) for one in activities]):
+        while follows < number:
+            at += 1
+            follows, most = later[at]
+        if number not in recorded:
+            moments[number] = min(start - LATENCY_NS, most, latest - LATENCY_NS)
     threads = {call[4] for call in calls if call[0].startswith(OF_LAUNCHERS)}
     named = {call[4] for call in calls}
     threads |= {one for one in named if one == system or not (one - library) % 2**32}

@@ -78,7 +78,7 @@ class Trace:
         """Whether the calls that launch kernels are not in the trace."""
         self.problem = ""
         self.over = threading.Event()
-        self._wanted, self._most = wanted, MAX_STEPS
+        self._wanted, self._most, self._most_without = wanted, MAX_STEPS, 0
         self._activities = activities
         self._entries = _Entries(torch, activities, ordinal)
         self._level = _level(torch)
@@ -91,10 +91,13 @@ class Trace:
         self._late = 0
         self._idle_at_start = False
 
-    def limit(self, steps: int) -> None:
-        """Have it end after so many steps, or after one."""
-        self._most = max(1, steps)
-        self._wanted = min(self._wanted, self._most)
+    def limit(self, steps: int, without_launches: int = 0) -> None:
+        """Have it end after so many steps, or after one.
+
+        The second number applies where the device waits for the host: then launches can be left
+        out. 0 has them recorded there too.
+        """
+        self._most, self._most_without = max(1, steps), without_launches
 
     @property
     def running(self) -> bool:
@@ -163,8 +166,10 @@ class Trace:
             self._speak()
             raise
         self._idle_at_start = behind is True or bool(behind.query())
-        if self._most == 1 and self._idle_at_start and not os.environ.get(_BLOCKING):
+        if self._most_without and self._idle_at_start and not os.environ.get(_BLOCKING):
             self.without_launches = cupti.record_launches(False)
+            if self.without_launches:
+                self._most = self._most_without
         self.shift = time.time_ns() - time.perf_counter_ns()
         enabled = time.perf_counter()
         self.start_seconds = enabled - begin
@@ -210,7 +215,7 @@ class Trace:
         behind = self._behind()
         if len(self.marks) > self._most:
             return True
-        if len(self.marks) <= self._wanted or seconds < LEAST_SECONDS:
+        if len(self.marks) <= min(self._wanted, self._most) or seconds < LEAST_SECONDS:
             return False
         if seconds >= ENOUGH_SECONDS:
             return True

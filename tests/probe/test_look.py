@@ -360,7 +360,7 @@ def test_nothing_is_written_to_the_trainers_outputs():
 def test_a_first_look_of_many_events_is_the_step_that_was_traced_to_count_them(
     training, room, alone, monkeypatch
 ):
-    monkeypatch.setattr(look, "MOST_OF_HOST", room)
+    monkeypatch.setattr(look, "MOST_OF_FIRST", room)
     read = []
     monkeypatch.setattr(look, "_read", lambda trace, *host: read.append(trace) or {})
     first, trace = Trace(torch, CPU, 1), Trace(torch, CPU, 3)
@@ -491,7 +491,7 @@ def test_no_launches_are_recorded_once_another_thread_has_ended_the_trace(traini
         look_trace.cupti, "record_launches", lambda recorded: asked.append(recorded) or True
     )
     trace = Trace(torch, CPU, 3)
-    trace.limit(1)
+    trace.limit(1, 1)
     monkeypatch.setattr(trace, "_comes_soon", lambda: trace.stop())
     training.steps.on_step = trace
     with Alone(trace.stop):
@@ -501,37 +501,62 @@ def test_no_launches_are_recorded_once_another_thread_has_ended_the_trace(traini
     assert not torch.autograd._profiler_enabled()
 
 
-@pytest.mark.parametrize(("left_out", "alone"), [(False, False), (True, True)])
-def test_launches_that_were_left_out_of_the_first_step_count_as_events(
-    training, left_out, alone, monkeypatch
+@pytest.mark.parametrize(
+    ("left_out", "count", "expected"),
+    [
+        (True, 700, [False, False]),
+        (True, 100, [False]),  # so few that their launches cost nothing and tell more
+        (True, 900, [False]),  # so many that the first step is the look
+        (False, 700, [False]),  # this CUPTI cannot
+    ],
+)
+def test_launches_are_left_out_of_several_steps_too_where_they_are_many(
+    training, left_out, count, expected, monkeypatch
 ):
     class Recorded:
-        def __init__(self):
-            self.asked = 0
-
         def events(self):
-            self.asked += 1
-            return [None] * 100
+            return [None] * count
 
-    monkeypatch.setattr(look, "MOST_OF_HOST", 500)
-    monkeypatch.setattr(look_trace.cupti, "record_launches", lambda recorded: left_out)
-    monkeypatch.setattr(look, "_read", lambda trace, events, *host: {"read": [trace, len(events)]})
+    asked = []
+    monkeypatch.setattr(
+        look_trace.cupti, "record_launches", lambda recorded: asked.append(recorded) or left_out
+    )
+    monkeypatch.setattr(look, "_read", lambda trace, events, *host: {"read": trace})
     first, trace = Trace(torch, CPU, 1), Trace(torch, CPU, 3)
-    first.limit(1)
-    recorded = [Recorded(), Recorded()]
-    for one, found in zip((first, trace), recorded, strict=True):
+    first.limit(1, 1)
+    for one in (first, trace):
         ends = one._entries.disable
-        monkeypatch.setattr(
-            one._entries, "disable", lambda ends=ends, found=found: ends() and found
-        )
+        monkeypatch.setattr(one._entries, "disable", lambda ends=ends: ends() and Recorded())
     box = []
     thread = threading.Thread(
         target=lambda: box.append(look.take(act(), trace, training.steps, training.ledger, first))
     )
     thread.start()
     training.until(lambda: not thread.is_alive())
-    assert box[0]["read"] == [first if alone else trace, 100]
-    assert [one.asked for one in recorded] == [1, int(not alone)]
+    assert asked == expected
+    assert box[0]["read"] is (first if count == 900 else trace)
+    assert first.without_launches == left_out
+    assert trace.without_launches == (asked == [False, False])
+
+
+@pytest.mark.parametrize(
+    ("each", "events", "seconds", "steps", "without"),
+    [
+        (110, 440, 0.01, 54, 0),
+        (1400, 2100, 0.05, 4, 5),
+        (1900, 950, 0.02, 3, 3),
+        (2700, 1350, 0.03, 1, 1),  # two steps have no interval
+        (1400, 2100, 0.12, 4, 1),  # a slow host
+    ],
+)
+def test_a_look_is_of_the_steps_whose_events_cost_little_by_the_look_before(
+    each, events, seconds, steps, without
+):
+    trace = Trace(torch, CPU, 3)
+    before = {"events_a_step": each, "events": events, "stop_seconds": 0.6 * seconds,
+              "read_seconds": 0.4 * seconds}  # fmt: skip
+    look.limit(trace, before)
+    assert (trace._most, trace._most_without) == (steps, without)
 
 
 def test_cupti_is_set_up_once_between_steps_and_not_by_the_training_thread(training, monkeypatch):
@@ -621,17 +646,18 @@ def test_a_trace_ends_before_the_next_backward_pass_if_the_device_is_done(traini
 
 
 @pytest.mark.parametrize(
-    ("steps", "idle", "blocking", "drains", "expected"),
+    ("without", "idle", "blocking", "drains", "expected"),
     [
         (1, True, None, True, [False]),
+        (3, True, None, True, [False]),
         (1, True, None, False, [False, True]),
         (1, False, None, True, []),
-        (3, True, None, True, []),
+        (0, True, None, True, []),
         (1, True, "1", True, []),
     ],
 )
-def test_launches_are_left_out_of_one_step_whose_device_waits_for_the_host(
-    training, monkeypatch, steps, idle, blocking, drains, expected
+def test_launches_are_left_out_of_steps_whose_device_waits_for_the_host(
+    training, monkeypatch, without, idle, blocking, drains, expected
 ):
     """Where the device lags behind after all, those of the next step are recorded again."""
     asked = []
@@ -642,7 +668,7 @@ def test_launches_are_left_out_of_one_step_whose_device_waits_for_the_host(
     if blocking:
         monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", blocking)
     trace = Trace(torch, CPU, 3)
-    trace.limit(steps)
+    trace.limit(4, without)
     first = Mark(0 if idle else 9**9)
     marks = iter([first])
     later = 0 if drains else 9**9
@@ -653,6 +679,8 @@ def test_launches_are_left_out_of_one_step_whose_device_waits_for_the_host(
         trace.leave(training.steps)
     assert asked == expected
     assert trace.without_launches == bool(expected)
+    if drains and idle:
+        assert len(trace.marks) == (without if expected else 4) + 1
     assert trace.thread == (threading.get_native_id(), threading.get_ident())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -302,17 +303,19 @@ def test_unions_and_gaps():
 def test_launches_that_were_not_recorded_change_no_answer_where_the_device_waits_for_the_host():
     """A device that has nothing to do begins with each activity a moment after its launch."""
     activities, calls, at = [], [], 0
+    count = itertools.count(1)
     for number in range(1, 400):
         at += random.Random(number).choice((4_000, 14_000, 30_000))
-        calls.append(("cudaLaunchKernel", at, at + 3_000, number, 7 + (number > 200)))
+        correlation = next(count)
+        calls.append(("cudaLaunchKernel", at, at + 3_000, correlation, 7 + (number > 200)))
         begin = max(at + LATENCY_NS, activities[-1][2] if activities else 0)
-        activities.append((f"kernel {number % 9}", begin, begin + 3_000, number))
+        activities.append((f"kernel {number % 9}", begin, begin + 3_000, correlation))
         if number % 20 == 0:
-            calls.append(("cudaMemcpyAsync", at + 4_000, at + 5_000, 1000 + number, 7))
-            calls.append(("cudaStreamSynchronize", at + 5_000, begin + 4_000, 2000 + number, 7))
+            calls.append(("cudaMemcpyAsync", at + 4_000, at + 5_000, next(count), 7))
+            calls.append(("cudaStreamSynchronize", at + 5_000, begin + 4_000, next(count), 7))
             at = begin + 4_000
         if number == 300:
-            calls.append(("cudaMalloc", at + 4_000, at + 54_000, 3000, 8))
+            calls.append(("cudaMalloc", at + 4_000, at + 54_000, next(count), 8))
             at += 54_000
     marks = [0, at + 20_000]
     stands = [Stand(one, one + 90_000, "read", "train.py:3") for one in range(0, at, 200_000)]
@@ -337,8 +340,22 @@ def test_launches_that_were_not_recorded_change_no_answer_where_the_device_waits
 def test_a_launch_that_was_not_recorded_is_of_the_training_thread_and_before_its_step_ended():
     """CUPTI may name a thread by 32 bits of what the C library calls it."""
     named = -0x10C0
-    calls = [("cudaEventRecord", 5, 6, 9, named), ("cudaMemsetAsync", 5, 6, 8, 3)]
-    activities = [("memset", 20_000, 21_000, 8), ("a", 20_000, 21_000, 1), ("b", 60_000, 70_000, 2)]
+    calls = [("cudaEventRecord", 5, 6, 1, named), ("cudaMemsetAsync", 5, 6, 2, 3)]
+    activities = [("memset", 20_000, 21_000, 2), ("a", 20_000, 21_000, 3), ("b", 60_000, 70_000, 4)]
     found = launches_of(activities, calls, (4242, 0x7F00_FFFF_EF40), 50_000)
-    assert found.moments == {1: 20_000 - LATENCY_NS, 2: 50_000}
+    assert found.moments == {3: 20_000 - LATENCY_NS, 4: 50_000}
     assert found.threads == {named, 3}
+
+
+def test_an_activity_whose_launch_was_not_recorded_is_of_the_step_in_which_it_was_launched():
+    """Also where the device lags behind for a moment at the end of a step."""
+    marks, count = [0, 100_000, 200_000, 300_000], itertools.count(1)
+    activities, calls = [], []
+    for mark in marks[:-1]:
+        for start in (mark + 20_000, mark + 60_000, min(mark + 115_000, 290_000)):
+            activities.append((f"{mark}", start, start + 5_000, next(count)))
+        calls.append(("cudaEventRecord", mark + 99_000, mark + 99_500, next(count), 7))
+    more = launches_of(activities, calls, (7, 0), marks[-1] - 1)
+    value = summary(activities, calls, marks, HostSpans(), drained=True, more=more)
+    assert value["steps"] == 3
+    assert value["parts"][0] == [120e-6, 100e-6, 80e-6]
