@@ -192,12 +192,18 @@ def test_tried_again_with_much_that_was_never_allocated_is_fragmentation():
     finding = named(frames, "expandable-segments")
     assert finding.severity == "warning"
     assert "30.0 GiB of the GPU's 140 GiB could not be used" in text(finding)
+    assert finding.effect.freed_bytes == 30 * GIB
 
 
 def test_tried_again_on_a_card_that_is_really_full_is_not_fragmentation():
     sizes = {"peak_allocated_bytes": 130 * GIB, "peak_reserved_bytes": 132 * GIB}
+    sizes |= {"parameter_bytes": 10 * GIB, "gradient_bytes": 10 * GIB}
+    sizes |= {"optimizer_state_bytes": 20 * GIB}
     frames = put(one(60, used=134.0, allocator=sizes), "alloc_retries", lambda q: q)
-    assert named(frames, "reduce-batch-size").confidence == "definite"
+    full = named(frames, "reduce-batch-size")
+    assert full.confidence == "definite"
+    # half of what a batch takes: (130 − 10 − 10 − 20) / 2
+    assert (full.effect.freed_bytes, full.effect.bound) == (45 * GIB, "at most")
     assert not any(finding.pitfall == "expandable-segments" for finding in found(frames))
 
 
@@ -217,6 +223,9 @@ def test_waiting_for_input_on_the_device_is_definite():
     finding = named(one(**jobs.split(0.5, input=0.6, compute=0.2, optimizer=0.05)), "num-workers")
     assert (finding.severity, finding.confidence) == ("warning", "definite")
     assert "the GPU waits for the loader 60 % of the last 32 steps" in text(finding)
+    effect = finding.effect
+    assert (effect.saved_share, effect.bound) == (pytest.approx(0.6, abs=0.01), "at most")
+    assert "2.5 times as many steps" in effect.text
 
 
 def test_on_a_cpu_two_fifths_of_waiting_are_a_warning_however_busy_its_cores_are():
@@ -306,16 +315,36 @@ def test_a_slow_rank_is_named_with_the_part_that_is_slow():
     assert all("rank 1" in one.where for one in slow)
 
 
+def test_what_the_others_wait_for_a_slow_rank_is_the_most_that_can_be_won():
+    """A share of the 0.5 s that the parts add up to: the median of other steps is half of that."""
+    frames = put(jobs.ranks(), "step_seconds", lambda _: 0.25)
+    rest = sum(
+        share for name, share in jobs.SPLIT.items() if name not in ("compute", "communication")
+    )
+    for sample in (frame for frame in frames if isinstance(frame, f.Sample)):
+        for number, values in enumerate(sample.t):
+            compute = (1.0 if number == 1 else 0.6) - rest  # what is left is communication
+            for name, seconds in jobs.split(0.5, compute=compute).items():
+                values[1 + f.TRAINER_COLUMNS.index(name)] = seconds
+    (slow,) = [finding for finding in found(frames) if finding.cause == "ranks.straggler"]
+    assert slow.effect.saved_share == pytest.approx(0.4, abs=0.05)
+    assert "the time for which the others wait for it" in slow.effect.text
+
+
 def test_communication_that_nothing_hides_is_named_where_no_rank_is_behind():
     frames = jobs.ranks()
     for name, seconds in jobs.split(0.5, compute=0.3, optimizer=0.05).items():
         put(frames, name, lambda _, seconds=seconds: seconds)
     finding = named(frames, "nccl-config")
     assert (finding.cause, finding.severity) == ("live.communication", "warning")
+    assert 0.4 < finding.effect.saved_share < 1
+    assert "all of the exposed communication" in finding.effect.text
 
 
 def test_a_scaler_that_goes_on_leaving_out_steps():
-    assert "20 %" in named(one(skipped_steps=1000), "bf16-instead-of-fp16").title
+    finding = named(one(skipped_steps=1000), "bf16-instead-of-fp16")
+    assert "20 %" in finding.title
+    assert finding.effect.saved_share == pytest.approx(0.2, abs=0.01)
     assert severe(found(one(skipped_steps=9))) == []
 
 
@@ -426,6 +455,7 @@ def test_memory_of_others_is_a_warning_only_where_it_is_tight():
     finding = named(tight, "other-process-holds-gpu")
     assert finding.severity == "warning"
     assert "pid 51120 (lin, jupyter) 60.0 GiB" in text(finding)
+    assert (finding.effect.freed_bytes, finding.effect.bound) == (60 * GIB, "exactly")
 
 
 def test_one_process_with_weights_on_the_first_of_two_cards_is_data_parallel():
