@@ -28,8 +28,9 @@ from typing import Any
 
 from gpuscope.model.look import Look, class_of, read
 from gpuscope.wire.frames import Result
+from tests.fakes.probe_client import ROOT
 
-from .started import ROOT, Training
+from .started import Training
 
 KINDS = ("gpt-bf16", "gpt-fp32", "resnet", "small-layers", "loader-bound", "cells")
 COST_BAR_SECONDS = 0.150
