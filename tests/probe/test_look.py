@@ -471,7 +471,9 @@ def test_a_look_has_one_step_where_there_is_no_time_for_three(training, monkeypa
     monkeypatch.setattr(look, "Trace", lambda torch, _, *more: Trace(torch, CPU, *more))
     monkeypatch.setattr(look, "take", lambda act, trace, *_: asked.append(trace._most) or {})
     training.steps.importer = training.steps.thread
-    training.ledger.look = {"events_a_step": 1200.0}
+    training.ledger.look = {
+        "events_a_step": 1200.0, "events": 1200, "stop_seconds": 0.01, "read_seconds": 0.01,
+    }  # fmt: skip
     training.steps.durations.extend([usual, usual])
     look.serve(act(7.0), training.steps, training.ledger)
     assert asked == [most]
@@ -542,7 +544,7 @@ def test_launches_are_left_out_of_several_steps_too_where_they_are_many(
 @pytest.mark.parametrize(
     ("each", "events", "seconds", "steps", "without"),
     [
-        (110, 440, 0.01, 54, 0),
+        (110, 440, 0.01, look.MAX_STEPS, 0),
         (1400, 2100, 0.05, 4, 5),
         (1900, 950, 0.02, 3, 3),
         (2700, 1350, 0.03, 1, 1),  # two steps have no interval
