@@ -41,7 +41,7 @@ class StepParts:
 
     ``seconds`` are those of the step that they are shares of. ``words`` name them. ``basis`` says
     of which time and of which ranks they are. ``of_ledger``: pauses between steps are among them,
-    and ``ledger`` has their lines of code.
+    and ``ledger`` has their lines of code. ``rank`` is the one of several that they are of.
     """
 
     shares: Mapping[str, float]
@@ -50,6 +50,7 @@ class StepParts:
     basis: str
     of_ledger: bool
     ledger: TimeLedger | None = None
+    rank: str = ""
 
 
 def ledger_of_steps(trainer: TrainerView) -> TimeLedger:
@@ -106,7 +107,8 @@ def passes_of(
         what = f"forward, backward and {parts.words['read']}"
     elif not parts.of_ledger and "other" not in parts.shares:
         what = "forward, backward and other code of the script"
-    return Passes(share, f"{what} take {percent_text(share)} of each step", parts.of_ledger)
+    of = f" of {parts.rank}" if parts.rank else ""
+    return Passes(share, f"{what} take {percent_text(share)} of each step{of}", parts.of_ledger)
 
 
 def step_parts(
@@ -117,7 +119,8 @@ def step_parts(
     found = reported(ranks, late)
     if found is not None:
         ledger = found.ledger
-        of = f" of {name_of(found.trainer)}" if len(ranks) > 1 else ""
+        rank = name_of(found.trainer) if len(ranks) > 1 else ""
+        of = f" of {rank}" if rank else ""
         return StepParts(
             {row.name: row.share for row in ledger.rows},
             WORDS,
@@ -125,6 +128,7 @@ def step_parts(
             f"{covered_text(ledger, stands_still(found.trainer))}{of}",
             True,
             ledger,
+            rank,
         )
     shares = shares_of(ranks)
     if not shares:

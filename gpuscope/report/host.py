@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from ..doctor.finding import Report
 from ..doctor.report import summary
 from ..model.device_state import judge, mute
+from ..model.device_trainings import told_input
 from ..model.job_ends import end_of, end_text, job_end
 from ..model.lost_loss import lost_loss
 from ..model.ranks import name_of
 from ..model.stalls import find_stall
 from ..model.step_colours import SPLIT_TOKENS
-from ..model.step_time import SPLIT, input_share, measured_step, shares_of, words_of
+from ..model.step_time import SPLIT, measured_step, shares_of, words_of
 from ..store.view import Gone, HistoryOf, HostView, JobView, TrainerView, by_key
 from ..text.clock import clock_text
 from ..text.units import DASH, amount_text, bytes_text, count_text, duration_text, percent_text
@@ -95,7 +96,7 @@ def chapter(watched: Watched, title: str, kind: str, problems: Sequence[str] = (
     if found is not None and (found.findings or found.problems or found.abstained):
         sections.append(replace(findings.section(found, when), lead=""))
     for document in watched.times:
-        sections += time_rows.sections(document)
+        sections += time_rows.sections(document, named=len(watched.times) > 1)
     sections += [_step(watched, when)] if not watched.times else []
     sections.append(_memory(watched, span))
     sections.append(_over_time(watched, span))
@@ -188,7 +189,7 @@ def _jobs(host: HostView, jobs: Sequence[JobView], span: Span) -> Table:
     }
     return Table(
         "Trainings", head, rows, (1, 3, 4, 5, 6, 7),
-        ("Step time and input are of the slowest rank; peak memory is torch's, of the fullest.",),
+        ("Step time is of the slowest rank; input and peak memory are the largest of a rank.",),
         tones, source="probe", when=f"the last readings, by {span.text_at(span.end)}",
     )  # fmt: skip
 
@@ -205,7 +206,9 @@ def _job_row(host: HostView, job: JobView, span: Span) -> tuple[str, ...]:
     steps = [value for one in job.trainers if (value := one.number("step")) is not None]
     slowest = max(job.trainers, key=lambda one: one.number("step_seconds") or 0.0)
     step, loss = slowest.number("step_seconds"), _loss(job)
-    share = input_share(slowest)
+    share = max(
+        (told for t in job.trainers if (told := told_input(t)[0]) is not None), default=None
+    )
     peaks = [
         value
         for one in job.trainers

@@ -361,7 +361,7 @@ def _findings(part: Findings) -> Element:
 
 
 def _finding(one: Finding) -> Element:
-    about = ", ".join(filter(None, (one.severity, one.confidence, one.where)))
+    about = ", ".join(filter(None, (one.severity, one.confidence, one.job, one.where)))
     evidence = [
         element(
             "li", row.text, element("span", row.source, class_="source") if row.source else None

@@ -41,8 +41,12 @@ def chapter(document: Document, name: str) -> Chapter:
     return Chapter(name, "Where the time goes, of gpuscope why", sections(document), facts)
 
 
-def sections(document: Document) -> list[Section]:
-    """Return the wall clock, the ranks, the causes, and what was seen on the GPU."""
+def sections(document: Document, named: bool = False) -> list[Section]:
+    """Return the wall clock, the ranks, the causes, and what was seen on the GPU.
+
+    ``named``: the titles name the training, because the page has several.
+    """
+    of = f": {read.text(document.get('name'), DASH)}" if named else ""
     looks = read.count(document.get("looks"))
     window = read.said(document.get("window_seconds"), duration_text)
     # a job that hangs may have no ledger, or too few looks for one: its sentence says so
@@ -63,14 +67,14 @@ def sections(document: Document) -> list[Section]:
     lead = _lead(document)
     # a section without parts is left out
     said: list[Part] = [] if known else [Sentences([lead])]
-    found = [Section("Where the time goes", [*said, *parts], lead if known else "")]
+    found = [Section(f"Where the time goes{of}", [*said, *parts], lead if known else "")]
     if causes:
         shown = Findings(list(map(of_cause, causes)), source="gpuscope why", when=when)
         order = "The largest gain comes first." if len(causes) > 1 else ""
-        found.append(Section("What makes it slow", [shown], order))
+        found.append(Section(f"What makes it slow{of}", [shown], order))
     look = read.mapping(document.get("look"))
     if look:
-        found.append(Section("On the GPU", _look(look)))
+        found.append(Section(f"On the GPU{of}", _look(look)))
     return found
 
 

@@ -867,7 +867,7 @@ def test_where_nobody_looked_the_readings_of_the_cards_have_a_say(capsys):
     worst = "Tensor cores idle on GPU 0, 1: matmuls likely in FP32; a fix saves at most 87 % of"
     assert 0 < first.index(worst) < first.index("99 % of the time"), "first what is wrong"
     # of the rows of the table, so that a reader can add them up
-    assert "Seen: forward and backward take 93 % of each step (stack)" in out
+    assert "Seen: forward and backward take 93 % of each step of rank 1 (stack)" in out
     assert re.search(r"^backward pass +81 %", out, re.MULTILINE)
     assert re.search(r"^forward pass +12 %", out, re.MULTILINE)
     assert "1. Tensor cores idle on GPU 0, 1: matmuls likely in FP32" in out

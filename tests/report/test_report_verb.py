@@ -57,7 +57,10 @@ def test_a_recording_says_what_happened_with_sources_and_times(capsys):
 def test_a_hang_is_told_where_the_trainings_and_where_their_times_are():
     _, _, text = reported(SHIPPED / "h200x2-stall.gsr")
     assert "stall_train.py 2 stalled" in text
-    assert "Where the time goes Stalled for " in text
+    assert "Where the time goes: stall_train.py, rank 1, pid 6037 Stalled for " in text
+    assert "Where the time goes: ddp_train.py, rank 1, pid 5958 98 %" in text
+    assert "likely, ddp_train.py, rank 0, GPU 0, pid 5957" in text
+    assert "killed by SIGTERM at 23:17:18 196 76.4 ms 1.6 %" in text, "its input, as everywhere"
     assert "The times below are the mean of its last 32 steps." in text
     assert "step 23.9 ms" in text, "without the hang"
     assert "57 %" not in text, "two samples before the hang tell no share"
