@@ -77,6 +77,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, verbs: Optional[Dict[str, str]] = None, **more: Any) -> None:
         super().__init__(*args, **more)
         self._verbs = verbs or {}
+        self.typed: List[str] = []
 
     def format_help(self) -> str:
         """Return the help with examples and exit codes, whose tables are loaded only here."""
@@ -91,7 +92,8 @@ class Parser(argparse.ArgumentParser):
         from .unknown_verb import nearest_word, verb_after_options
         from .verb_help import first_example
 
-        suggestion = nearest_word(self, message) or verb_after_options(self.prog, message, VERBS)
+        suggestion = nearest_word(self, message)
+        suggestion = suggestion or verb_after_options(self.prog, message, VERBS, self.typed)
         if suggestion:
             message += f". Did you mean {suggestion}?"
         # the list of all options would only push the answer off the screen
@@ -180,6 +182,7 @@ def module_of(verb: str, word: str = "") -> str:
 
 def _call(verb: str, word: str, words: List[str]) -> int:
     used = parser(verb, word)
+    used.typed = words
     run = import_module(module_of(verb or "tui", word)).run
     return perform(run, used.parse_args(words), used.prog)
 

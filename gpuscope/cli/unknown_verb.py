@@ -96,13 +96,14 @@ def nearest_word(parser: argparse.ArgumentParser, message: str) -> str:
     return ""
 
 
-def verb_after_options(prog: str, message: str, verbs: Iterable[str]) -> str:
-    """Return the command with its verb first, if ``message`` refuses a verb after options."""
+def verb_after_options(prog: str, message: str, verbs: Iterable[str], typed: List[str]) -> str:
+    """Return ``typed`` with its verb first, if ``message`` refuses a verb after options."""
     given = message.removeprefix("unrecognized arguments: ")
-    verb, _, rest = given.partition(" ")
-    if prog != "gpuscope" or given == message or verb not in verbs:
+    verb = next((word for word in typed if word in verbs and given.startswith(word)), None)
+    if prog != "gpuscope" or given == message or verb is None:
         return ""
-    return f"{prog} {verb} [OPTIONS] {rest}".strip() + ", with the verb first"
+    place = typed.index(verb)
+    return _command(verb, *typed[:place], *typed[place + 1 :])
 
 
 def _nearest(typed: str, known: Iterable[str], alike: float = 0.6) -> str:

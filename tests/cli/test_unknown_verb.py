@@ -120,7 +120,7 @@ def test_words_of_other_programs_lead_to_ours():
         ("doctor --fail-on warnings", "warning"),
         ("completion bsh", "bash"),
         ("--readolny", "--readonly"),
-        ("--theme light replay x.gsr", "gpuscope replay [OPTIONS] x.gsr, with the verb first"),
+        ("--theme light replay x.gsr", "gpuscope replay --theme light x.gsr"),
     ],
 )
 def test_the_nearest_option_or_value_is_named_without_the_list_of_all(typed, meant):
