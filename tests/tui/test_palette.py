@@ -76,9 +76,7 @@ async def test_an_entry_takes_one_line_and_the_page_shows_through_dimmed():
         shown_now = await until(pilot, "jobs, GPUs, load and memory")
         lines = shown_now.splitlines()
         first = next(line for line in lines if "▸ Details" in line)
-        assert "everything about a GPU; the ranks of a job" in first, (
-            "what acts on this tab stands first"
-        )
+        assert "everything about GPU 5" in first, "what acts on this row stands first"
         at = next(number for number, line in enumerate(lines) if " jobs, GPUs, load" in line)
         assert " Memory " in lines[at + 1]
         assert " Time " in lines[at + 2]
@@ -88,8 +86,10 @@ async def test_an_entry_takes_one_line_and_the_page_shows_through_dimmed():
 
 
 @in_loop
-@pytest.mark.parametrize(("query", "name"), [("oom", "memory"), ("slow", "time")])
-async def test_a_word_for_what_is_wrong_leads_to_the_tab_that_shows_it(query, name):
+@pytest.mark.parametrize(
+    ("query", "name"), [("oom", "pitfall reduce-batch-size"), ("slow", "time")]
+)
+async def test_a_word_for_what_is_wrong_leads_to_its_fix_or_to_the_tab_that_shows_it(query, name):
     app = make_app(views.training(4.0))
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "─ GPUs")

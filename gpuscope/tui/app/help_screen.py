@@ -140,8 +140,7 @@ class HelpScreen(TextDialog):
         self._sections = sections_of(screen, on_tab)
         self._states = screen.key_states() if isinstance(screen, ClosesOnce) else ()
         self._tab = getattr(screen, "tab", "") if on_tab else ""
-        self._row = _row_of(screen)
-        self._list = getattr(screen.focused, "id", "") or ""
+        self._row, self._opens = _row_of(screen), what_opens(screen)
 
     def text(self) -> Iterator[Line]:
         """Return both pages in one column."""
@@ -210,8 +209,7 @@ class HelpScreen(TextDialog):
 
     def _of_row(self, action: Action) -> Line:
         """Return an entry about the row under the cursor."""
-        opens = OPENS.get(self._list, "") if action.name == "open" else ""
-        does = opens.format(row=self._row or "the row") if opens else action.help_on(self._tab)
+        does = (self._opens if action.name == "open" else "") or action.help_on(self._tab)
         return _line(_keys(action), _label(action), does)
 
     def _keys_of(self, section: KeySection) -> Iterator[Line]:
@@ -325,6 +323,12 @@ def two_columns(blocks: Sequence[Block], wide: int) -> list[Line]:
         ]
         for row in range(rows)
     ]
+
+
+def what_opens(screen: Screen[Any]) -> str:
+    """Return what Enter opens of the row under the cursor, "" where the list does not say."""
+    opens = OPENS.get(getattr(screen.focused, "id", None) or "", "")
+    return opens.format(row=_row_of(screen) or "the row") if opens else ""
 
 
 def _row_of(screen: Screen[Any]) -> str:

@@ -50,6 +50,8 @@ FILLERS = frozenset(
     ]
 )
 """Words of a question that say nothing about what is looked for."""
+FAILURES = ("oom", "out of memory")
+"""Words for a failure: what to do about it comes before the screens that look for it."""
 VERBS_MEAN = {
     "run": "start wandb mlflow tensorboard track docker container probe",
     "predict": "fit oom batch size largest smaller memory",
@@ -377,8 +379,11 @@ def matching_entries(app: App[Any], screen: Screen[Any], query: str) -> list[Pal
     this tab, and the rest.
     What acts on another tab stands below what acts here, unless the query is its name.
     """
-    own = program(app)
+    from .help_screen import what_opens
+
+    own, opens = program(app), what_opens(screen)
     acts = [*of_screen(own.session, screen), *of_actions(app), *of_commands(app)]
+    acts = [one._replace(about=opens) if opens and one.name == "open" else one for one in acts]
     if not query.strip():
         recent = recent_names(own.session)
         chosen = {entry.name: entry for entry in acts if entry.name in recent}
@@ -403,7 +408,11 @@ def matching_entries(app: App[Any], screen: Screen[Any], query: str) -> list[Pal
             -hit[0],
         )
     )
-    return [*typed(app, query), *(entry for _, entry in scored)]
+    found = [entry for _, entry in scored]
+    if typed_words in FAILURES:
+        first = next((entry for entry in found if entry.kind == "pitfall"), None)
+        found.sort(key=lambda entry: entry is not first)
+    return [*typed(app, query), *found]
 
 
 def _hits(
