@@ -330,7 +330,13 @@ def test_a_narrow_log_has_the_time_of_today_and_the_date_and_time_of_what_is_old
     old = replace(now, wall_seconds=3723.0)
     wide, narrow = columns([old, now], 120), columns([old, now], 80)
     assert (wide[0].width, narrow[0].width) == (15, 12)
-    assert wide[3].width > narrow[3].width
+    assert wide[3].width > narrow[2].width
+    assert [column.key for column in narrow] == ["time", "sign", "who", "text"]
+    texts = [
+        row(replace(now, word=word), GLYPHS, begins=True).cells["text"].text
+        for word in ("started", "warning")
+    ]
+    assert texts == ["started: t", "t"], "the sign says that it is a warning"
     ((today, _),) = row(now, GLYPHS, today=day(now)).cells["time"]
     ((before, _),) = row(old, GLYPHS, today=day(now)).cells["time"]
     assert (len(today), before) == (8, clock_text(old.wall_seconds, "%b %d %H:%M"))

@@ -214,7 +214,8 @@ class LogPane(Pane):
         self._table.show_columns(shown)
         glyphs, dated = self._table.tokens.glyphs, shown[0].width >= DATED
         today = day(found[-1]) if found else ""
-        rows = [row(one, glyphs, dated, today) for one in found]
+        begins = all(column.key != "what" for column in shown)
+        rows = [row(one, glyphs, dated, today, begins) for one in found]
         self._table.show(rows)
         self._share_out()
         if following and rows:

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ...paths import short_path
-from ...text import styled, width
+from ...text import styled
 from ...text.clock import MINUTE, clock_text
 from ...text.styled import Line
 from ...text.width import beginning
 from ...text.width import cells as text_cells
-from ..background.log_entry import GROUPS, HIDDEN, LogEntry
+from ..background.log_entry import FOUND, GROUPS, HIDDEN, NOTICED, WARNED, LogEntry
 from ..cells import fit
 from ..shell.notices import Notice
 from ..theme import Glyphs
@@ -36,6 +36,8 @@ OF_A_CARD = ("gpu-health", "gpu-clocks")
 """Pitfalls of the findings on what a GPU reports itself, which have rows of the GPU as well."""
 SAME_SECONDS = 10.0
 """A finding and the row of its GPU come within so long; a finding ends a while after the row."""
+FINDS = (FOUND, WARNED, NOTICED)
+"""Words for a finding that a sign says as well."""
 NEWS = {
     "file": ("files", "saved"),
     "link": ("probe", "link"),
@@ -48,16 +50,17 @@ NEWS = {
 def columns(entries: Sequence[LogEntry], cells: int = NARROW) -> list[Column]:
     """Return the columns of a table that is so many cells wide.
 
-    The date stands before the time where not all is of one day.
+    The date stands before the time where not all is of one day. In a narrow table the text begins
+    with what happened.
     """
     days = {time.localtime(one.wall_seconds)[:3] for one in entries}
     wide = cells >= NARROW
-    longest = max((width.cells(one.who) for one in entries), default=0)
+    longest = max((text_cells(one.who) for one in entries), default=0)
     who = max(WHO.width, min(longest, WHO_CELLS if wide else WHO_NARROW))
-    what = max((width.cells(one.word) for one in entries), default=0)
     clock = Column("time", "TIME", (DATED if wide else OF_ANOTHER_DAY) if len(days) > 1 else 8)
-    shown = WHAT._replace(width=max(len(WHAT.title), min(WHAT.width, what)))
-    return [clock, SIGN, shown, WHO._replace(width=who), TEXT]
+    what = max((text_cells(one.word) for one in entries), default=0)
+    shown = [WHAT._replace(width=max(len(WHAT.title), min(WHAT.width, what)))] if wide else []
+    return [clock, SIGN, *shown, WHO._replace(width=who), TEXT]
 
 
 def day(entry: LogEntry) -> str:
@@ -159,12 +162,16 @@ class Sentence:
         return [(f"{shown} {glyphs.ellipsis}", self.token)]
 
 
-def row(entry: LogEntry, glyphs: Glyphs, dated: bool = False, today: str = "") -> TableRow:
+def row(
+    entry: LogEntry, glyphs: Glyphs, dated: bool = False, today: str = "", begins: bool = False
+) -> TableRow:
     """Return one line as the table draws it.
 
     ``dated`` sets the day before the time. Where there is little room, only an entry of another
     day than ``today`` has it. Who it is of stands before the text, which does not name it again.
+    With ``begins`` the text begins with what happened, where its sign does not say that.
     """
+    word = f"{entry.word}: " if begins and entry.word not in FINDS else ""
     at = (
         f"{day(entry)} {clock_text(entry.wall_seconds)}"
         if dated
@@ -177,7 +184,8 @@ def row(entry: LogEntry, glyphs: Glyphs, dated: bool = False, today: str = "") -
         "what": [(entry.word, entry.token)],
         "who": [(entry.who, "text" if grave else "muted")],
         "text": Sentence(
-            entry.text.removeprefix(f"{entry.who} "), "muted" if entry.token == "muted" else "text"
+            word + entry.text.removeprefix(f"{entry.who} "),
+            "muted" if entry.token == "muted" else "text",
         ),
     }
     return TableRow(entry.serial, cells)
