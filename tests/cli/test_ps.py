@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -24,7 +25,7 @@ from gpuscope.cli.local_look import look
 from gpuscope.cli.main import perform
 from gpuscope.collect import processes, trainers
 from gpuscope.wire.frames import Unknown
-from tests.fakes import probe_process, views
+from tests.fakes import jobs, probe_process, views
 from tests.fakes.nvml import FakeNvml, FakeProcess
 
 
@@ -258,6 +259,20 @@ def test_commands_are_cut_to_the_terminal_and_cleaned(fake, sockets, capsys, mon
     _, out = run(capsys, sockets)
     assert "\x1b" not in out
     assert "…" in out
+
+
+def test_the_steps_of_ranks_that_step_together_are_those_of_one_moment():
+    host = views.host_of(jobs.ranks(2))
+    first, second = host.trainers
+    later = replace(second, readings={**second.readings, "step": first.readings["step"] + 3})
+    job = replace(host.jobs[0], trainers=(first, later))
+    host = replace(host, trainers=(first, later), jobs=(job,))
+    steps = [
+        one["trainer"]["step"]
+        for one in ps_document.document(host, [])["processes"]
+        if one["trainer"]
+    ]
+    assert steps == [first.readings["step"]] * 2
 
 
 def test_the_text_says_where_a_trainer_stands_and_what_its_step_is_made_of():

@@ -8,6 +8,8 @@ from typing import Any
 from ....model.allocator_split import COLUMNS, POOL_COLUMNS, Counters, split
 from ....model.device_state import judge, list_gap, silence
 from ....model.lost_loss import loss_of
+from ....model.pace import counts_of
+from ....model.ranks import running
 from ....model.stalls import find_stall, is_stalled, stands_text
 from ....model.step_parts import step_parts
 from ....model.step_time import SPLIT
@@ -178,6 +180,9 @@ def _trainer(unknowns: Unknowns, path: str, trainer: TrainerView, host: HostView
     on_gpu = [allocator for allocator in trainer.allocators if allocator.definition.ordinal >= 0]
     sampled = trainer.sampled_seconds is not None
     readings = trainer.readings if sampled else dict.fromkeys(TRAINER_COLUMNS, NO_SAMPLE)
+    job = host.job_of(trainer)
+    if sampled and job is not None and trainer.key in (steps := counts_of(running(job.trainers))):
+        readings = {**readings, "step": steps[trainer.key]}  # of one moment in all its ranks
     return {
         **unknowns.fields(
             path, trainer.definition, _TRAINER_FIELDS, {**_UNSAID, **trainer.readings}
