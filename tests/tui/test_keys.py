@@ -311,6 +311,18 @@ def test_a_key_means_the_same_everywhere():
 
 
 @in_loop
+async def test_help_names_the_signs_that_are_on_the_screen_and_no_other():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(pilot, "─ GPUs", "○ free")
+        await pilot.press("question_mark")
+        shown = await until(pilot, "Signs on this screen")
+        signs = ("○", "idle, free or over"), ("◇", "shared by several"), ("●", "ok: working")
+        for sign, meaning in signs:
+            assert (sign in screen) == (meaning in shown), sign
+
+
+@in_loop
 async def test_help_on_a_tab_begins_with_the_keys_of_its_list_that_no_action_has():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:

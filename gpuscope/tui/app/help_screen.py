@@ -29,6 +29,7 @@ from ..shell.keymap import (
     shown_keys,
     shown_whole,
 )
+from ..terminal.copying import text_of
 from ..theme import UNREAD
 from ..widgets.dialog import ClosesOnce
 from ..widgets.table import LiveTable
@@ -103,7 +104,7 @@ GLYPHS = (
     ("ok", "ok: working"),
     ("warn", "warning: slower or fuller than necessary"),
     ("bad", "lost, not answering or out of memory"),
-    ("idle", "idle, free or over; of a finding: a hint, or not to be judged"),
+    ("idle", "idle, free or over; of a finding or a row: a hint, or not to be judged"),
     ("shared", "shared by several processes"),
 )
 
@@ -140,6 +141,7 @@ class HelpScreen(TextDialog):
         self._sections = sections_of(screen, on_tab)
         self._states = screen.key_states() if isinstance(screen, ClosesOnce) else ()
         self._tab = getattr(screen, "tab", "") if on_tab else ""
+        self._drawn = text_of(screen)
         self._row, self._opens = _row_of(screen), what_opens(screen)
 
     def text(self) -> Iterator[Line]:
@@ -206,6 +208,7 @@ class HelpScreen(TextDialog):
             yield [[(title, "title")], *(_entry(a, self._tab) for a in rest)]
         for section in self._sections:
             yield [[(section.title, "title")], *self._keys_of(section)]
+        yield [[("Signs on this screen", "title")], *self._signs(self._drawn)]
 
     def _of_row(self, action: Action) -> Line:
         """Return an entry about the row under the cursor."""
@@ -290,19 +293,15 @@ class HelpScreen(TextDialog):
                     for mark, token, text in marks
                 ),
             ]
-        yield [
-            [("States", "title")],
-            *(
-                [
-                    (
-                        f"  {fit(getattr(glyphs, state), GLYPH_CELLS)}",
-                        "series4" if state == "shared" else state,
-                    ),
-                    (text, "muted"),
-                ]
-                for state, text in GLYPHS
-            ),
-        ]
+        yield [[("States", "title")], *self._signs()]
+
+    def _signs(self, drawn: str | None = None) -> Iterator[Line]:
+        """Yield what the signs of states mean, all of them or those that are ``drawn``."""
+        glyphs = self.lines.tokens.glyphs
+        for state, text in GLYPHS:
+            sign, token = getattr(glyphs, state), "series4" if state == "shared" else state
+            if drawn is None or sign in drawn:
+                yield [(f"  {fit(sign, GLYPH_CELLS)}", token), (text, "muted")]
 
 
 def two_columns(blocks: Sequence[Block], wide: int) -> list[Line]:
