@@ -118,7 +118,7 @@ def lost_run(text: str) -> Optional[LostRun]:
         elif not is_once or not run or place != run[-1]:
             run.append(place)
     finite = next((one[1] for one in reversed(losses) if math.isfinite(one[0])), "")
-    return LostRun(_after(finite, run[0]), len(run), is_whole) if run else None
+    return LostRun(first_lost(finite, run[0]), len(run), is_whole) if run else None
 
 
 def has_finite_loss(text: str) -> bool:
@@ -126,7 +126,7 @@ def has_finite_loss(text: str) -> bool:
     return any(math.isfinite(loss) for loss, _, _ in _placed_losses(_lines(text)))
 
 
-def _after(finite: str, first: str) -> str:
+def first_lost(finite: str, first: str) -> str:
     """Return in which steps a loss was lost: behind that of the last finite one, to the first."""
     before, then = _PLACE.fullmatch(finite), _PLACE.fullmatch(first)
     if before is None or then is None or before[2] != then[2]:

@@ -113,7 +113,7 @@ def test_a_loss_in_a_table_that_is_no_number_is_seen(text, epoch):
     assert found.epoch == epoch
     report = messages.report(io.BytesIO(text.encode()), "train.log", "train.log", "")
     titles = [one.title for one in report.findings if one.pitfall == "not-finite"]
-    assert f"The loss is NaN from epoch {epoch} on" in titles
+    assert f"The loss is NaN since epoch {epoch}" in titles
 
 
 def test_the_epoch_of_keras_stands_above_its_bar_and_what_redraws_it_is_left_out():

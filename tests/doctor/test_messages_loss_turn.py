@@ -26,7 +26,7 @@ def test_a_loss_that_grew_before_points_to_the_learning_rate_and_to_clipping():
         "loss.diverged",
         "likely",
     )
-    assert "NaN from step 800 on" in first.title
+    assert "NaN since step 701–800, after" in first.title
     assert "steps are too large" in first.title
     assert first.evidence[0].source == "log:8"
     assert "from 2" in first.evidence[1].text
@@ -41,7 +41,7 @@ def test_a_loss_that_grew_before_points_to_the_learning_rate_and_to_clipping():
 def test_a_loss_that_is_nan_at_once_points_to_one_operation():
     (first, *_) = found(*FINITE, "step 600 loss: nan", "step 700 loss: nan")
     assert (first.cause, first.evidence[0].source) == ("loss.sudden", "log:6")
-    assert "step 600" in first.title
+    assert "since step 501–600, at once" in first.title
     assert "log(0)" in first.title
     assert "1.8 at step 500" in first.evidence[1].text
     assert "set_detect_anomaly" in fixes(first)[0].code
@@ -51,7 +51,7 @@ def test_words_of_fp16_put_its_overflow_first_and_growth_beside_it():
     words = "Using 16bit Automatic Mixed Precision (AMP)"
     first, second, *_ = found(words, *FINITE, "step 600 loss: nan")
     assert (first.pitfall, first.confidence) == ("bf16-instead-of-fp16", "likely")
-    assert "step 600" in first.title
+    assert "at step 501–600, in fp16" in first.title
     assert '"16bit"' in first.evidence[1].text
     assert (second.cause, second.confidence) == ("loss.sudden", "prior")
     first, second, *_ = found(words, *FINITE, "step 600 loss: 900", "step 700 loss: nan")
@@ -89,14 +89,14 @@ def test_settings_that_turn_fp16_off_are_no_evidence_of_it(words):
                 "Epoch 0:  20%|██        | 20/100 [00:02<00:10, 9.1it/s, loss=2.21, v_num=3]",
                 "Epoch 0:  30%|███       | 30/100 [00:03<00:10, 9.1it/s, loss=nan, v_num=3]",
             ),
-            "step 30 of 100 in epoch 0",
+            "step 21–30 of 100 in epoch 0",
         ),
         (
             (
                 "iteration 100/ 500 | lm loss: 7.1E+00 | number of nan iterations: 0 |",
                 "iteration 200/ 500 | lm loss: NAN | number of nan iterations: 88 |",
             ),
-            "step 200 of 500",
+            "step 101–200 of 500",
         ),
         (("epoch 3, loss 0.9", "epoch 4, loss nan"), "epoch 4"),
         (("step 1 loss 0.9\rstep 2 loss inf\rstep 3 loss nan",), "step 2"),
@@ -157,7 +157,7 @@ def test_the_first_nan_of_a_large_log_is_found_among_many_others(tmp_path):
                 out.write(f"step {i} loss: {loss} val_loss: nan nan iterations 3\n")
     first = messages.report(log, "log", "log").findings[0]
     assert (first.cause, first.evidence[0].source) == ("loss.sudden", "log:20402")
-    assert "step 20,000" in first.title
+    assert "step 19,951–20,000" in first.title
     assert "19,950" in first.evidence[1].text
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
-from ...text.log_figures import EPOCH_HEADER, LogFigures, figures, table_losses
+from ...text.log_figures import EPOCH_HEADER, LogFigures, figures, first_lost, table_losses
 from ...wire.loss_text import NUMBER
 from . import figures as figure_rules
 from .text import Log
@@ -66,7 +66,10 @@ def votes(log: Log) -> Iterator[Vote]:
     number = log.lines[turn.index][0]
     where = f"{log.source}:{number}"
     kind = "NaN" if math.isnan(turn.loss) else "infinite"
-    shown = {"kind": kind, "place": turn.place or f"line {number}", **says}
+    place = turn.place or f"line {number}"
+    if before and rule != "loss.once":
+        place = first_lost(before[-1].place, place)
+    shown = {"kind": kind, "place": place, **says}
     rank = f"rank {log.ranks[turn.index]}" if log.ranks[turn.index] else ""
     fp16 = _FP16.search(log.flat)
     evidence = ((turn.text, where),)
