@@ -23,13 +23,15 @@ def not_finite(scene: LiveScene, job: JobView) -> Findings:
         return
     trainer = found.member if isinstance(found.member, TrainerView) else None
     where = place(scene, trainer) if trainer is not None else f"pid {found.member.definition.pid}"
-    evidence = [Evidence(found.reason, "probe" if "log says" not in found.reason else "its log")]
-    if found.before:
-        evidence.append(Evidence(f"the last finite loss that was seen is {found.before[-1]:.4g}"))
     if "–" in found.since:
         first = "NaN" if found.value == "nan" else "infinite loss"
         text = f"its log does not print each step: the first {first} is in one of these"
-        evidence.append(Evidence(text, "its log"))
+        evidence = [Evidence(text, "its log")]
+    else:
+        source = "probe" if "log says" not in found.reason else "its log"
+        evidence = [Evidence(found.reason, source)]
+    if found.before:
+        evidence.append(Evidence(f"the last finite loss that was seen is {found.before[-1]:.4g}"))
     figures: dict[str, object] = {
         "value": "NaN" if found.value == "nan" else "infinite",
         "since": found.place,

@@ -37,9 +37,10 @@ def standstill(scene: LiveScene, job: JobView) -> Findings:
         return
     ranks = living(job)
     culprits = stall.behind or (ranks if len(ranks) == 1 else ())
-    evidence = [_rank_evidence(trainer) for trainer in (culprits or ranks)[:8]]
+    evidence = [_rank_evidence(trainer, told=stall.text) for trainer in (culprits or ranks)[:8]]
     if stall.behind and stall.waiting:
-        evidence += [_rank_evidence(*alike) for alike in _by_place(stall.waiting)[:3]]
+        places = _by_place(stall.waiting)[:3]
+        evidence += [_rank_evidence(*alike, told=stall.text) for alike in places]
         evidence += _collectives_evidence(stall)
     yield _finding(scene, job, stall, tuple(culprits), evidence)
 
@@ -110,8 +111,11 @@ def _by_place(ranks: Sequence[TrainerView]) -> list[list[TrainerView]]:
     return list(found.values())
 
 
-def _rank_evidence(trainer: TrainerView, *alike: TrainerView) -> Evidence:
-    """Returns when a rank stepped last and where it is stuck; ``alike`` are at the same place."""
+def _rank_evidence(trainer: TrainerView, *alike: TrainerView, told: str = "") -> Evidence:
+    """Returns when a rank stepped last and where it is stuck; ``alike`` are at the same place.
+
+    A place that the title has ``told`` is not repeated.
+    """
     stands = stands_at(trainer)
     age, usual = trainer.number("step_age_seconds"), trainer.number("step_seconds")
     parts = [
@@ -119,7 +123,9 @@ def _rank_evidence(trainer: TrainerView, *alike: TrainerView) -> Evidence:
     ]
     if usual is not None:
         parts.append(f"usually one every {duration_text(usual)}")
-    if stands.line:
+    if stands.line and stands.text in told:
+        pass
+    elif stands.line:
         parts.append(f"main thread at {stands.text}")
     else:
         reading = trainer.reading("stall_at")

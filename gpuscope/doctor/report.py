@@ -182,7 +182,7 @@ def lines(report: Report, code: int | None, width: int) -> list[Line]:
     now = _present(report)
     surer = [one for one in now if one.confidence != "prior"]
     priors = [one for one in now if one.confidence == "prior"]
-    shown: set[Evidence] = set()
+    shown: set[Evidence | Fix | str] = set()
     for group in groups(surer):
         out += [*_finding_lines(group, width, shown), []]
     for exhibit in report.exhibits:
@@ -214,17 +214,20 @@ def _checked(examined: Sequence[str], width: int) -> list[Line]:
     """
     if len(examined) < 2:
         return []
+    parts = wrap(" · ".join(examined), max(width - 9, 20))
+    heads = ["Checked  ", *[" " * 9] * (len(parts) - 1)]
     return [
-        [("Checked", "accent")],
-        *(line for text in examined for line in _item(text, width)),
+        *([(head, "accent"), (part, "text")] for head, part in zip(heads, parts, strict=True)),
         [],
     ]
 
 
-def _finding_lines(group: Sequence[Finding], width: int, shown: set[Evidence]) -> list[Line]:
+def _finding_lines(
+    group: Sequence[Finding], width: int, shown: set[Evidence | Fix | str]
+) -> list[Line]:
     """Return the lines of findings that say the same of several GPUs or ranks, or of a single one.
 
-    Evidence of an earlier finding (``shown``) is not repeated.
+    Evidence and fixes of an earlier finding (``shown``) are not repeated.
     """
     finding, where = group[0], where_of(group)
     sign, token = signs.BY_SEVERITY[finding.severity], SEVERITY_TOKENS[finding.severity]
@@ -260,11 +263,19 @@ def _finding_lines(group: Sequence[Finding], width: int, shown: set[Evidence]) -
     told = steps[0] if steps and finding.effect is not None else None
     for number, fix in enumerate(now[:SHOWN_FIXES]):
         out += _fix_lines("Now" if number == 0 else "or", fix, width, fix is not told)
-    for number, fix in enumerate(later[:SHOWN_FIXES]):
+    later = later[:SHOWN_FIXES]
+    new = [fix for fix in later if fix not in shown]
+    for number, fix in enumerate(new):
         out += _fix_lines("Fix" if number == 0 else "or", fix, width, fix is not told)
+    if len(new) < len(later):
+        out += _labelled("or" if new else "Fix", ["as above"])
     if finding.verify:
-        out += _labelled("Repro", [finding.verify])
-    return out + _labelled("More", [f"gpuscope doctor --explain {finding.pitfall}"])
+        known = finding.verify.startswith("gpuscope lab")
+        out += _labelled("Repro" if known else "Check", [finding.verify])
+    explain = [f"gpuscope doctor --explain {finding.pitfall}"]
+    out += _labelled("More", explain) if finding.pitfall not in shown else []
+    shown.update((*later, finding.pitfall))
+    return out
 
 
 def evidence_lines(evidence: Evidence, width: int) -> list[Line]:
@@ -357,6 +368,8 @@ def summary(report: Report) -> str:
         nothing if report.examined else "nothing was examined"
     )
     looked = f" in {report.examined[0]}" if len(report.examined) == 1 else ""
+    if text == nothing and looked.endswith(".py"):
+        looked = f" in the text of {report.examined[0]}"
     if guesses and report.examined == ("the symptom",):
         text, looked = "these words alone do not decide it", ""
     if report.ended_here and text == "nothing wrong was found" and not looked:

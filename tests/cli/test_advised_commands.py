@@ -100,7 +100,7 @@ def test_what_is_advised_of_a_hang_tells_of_the_hang(trainings, tmp_path, elsewh
     folder = tmp_path if elsewhere else trainings
     code, out = told("why", "advised_hang.py", "--no-look", folder=folder)
     assert code == 1
-    (advised,) = re.findall(r"What to do about the hang: (gpuscope .*)", out)
+    (advised,) = re.findall(r"Evidence and other fixes: (gpuscope .*)", out)
     code, out = run_advised(advised, folder)
     assert code == 2
     assert "Hang: no step for" in out

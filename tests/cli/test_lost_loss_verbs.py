@@ -80,7 +80,7 @@ def test_the_verbs_tell_a_loss_that_stays_nan_in_a_real_training(start):
     assert f"kill {pid}" in found.stdout
     why = asked("why", pid, "--no-look")
     assert why.returncode == ExitStatus.WARNINGS
-    assert "its loss is nan since step 36–40" in why.stdout
+    assert "Its loss is nan since step 36–40" in why.stdout
 
 
 @pytest.mark.slow

@@ -241,8 +241,33 @@ def test_evidence_is_told_once():
     assert sum("same evidence as above" in line for line in shown) == 1
 
 
+def test_fixes_of_an_earlier_finding_are_not_repeated():
+    """Ten trainings with one fault need its fixes once, each with the one that is its own."""
+    fixes = tuple(Fix(title=f"Do it in way {n}", code=f"x = {n}") for n in (1, 2))
+    own = Fix(title="Look at b.py:7")
+    report = settled(
+        finding("empty-cache", fixes=fixes, where="a.py"),
+        finding("empty-cache", title="It is so too.", fixes=(own, *fixes), where="b.py"),
+    )
+    shown = text(report)
+    assert sum("Do it in way" in line for line in shown) == 2
+    assert sum("x = 1" in line for line in shown) == 1
+    assert [line for line in shown if "b.py:7" in line] == ["  Fix    Look at b.py:7."]
+    assert sum(line == "  or     as above" for line in shown) == 1
+    assert sum("--explain empty-cache" in line for line in shown) == 1
+    assert len(reports.document(report, 1)["findings"][1]["fixes"]) == 3, "a program gets them all"
+
+
+def test_a_command_that_watches_a_training_is_not_said_to_reproduce_it():
+    for verify, label in (("gpuscope lab pitfall x", "Repro"), ("gpuscope doctor 7", "Check")):
+        shown = text(settled(finding("empty-cache", verify=verify)))
+        assert f"  {label}  {verify}" in shown
+
+
 def test_without_findings_it_says_what_was_looked_at():
     assert text(settled(examined=("log",)))[-1] == "Nothing wrong was found in log. Exit code 0."
+    script = text(settled(examined=("train.py",)))[-1]
+    assert script == "Nothing wrong was found in the text of train.py. Exit code 0."
     assert text(settled(problems=("why",)), code=3)[-1] == "Nothing was examined. Exit code 3."
 
 
@@ -259,9 +284,9 @@ def test_first_stands_what_was_looked_at_and_last_what_has_ended():
     )
     report = replace(report, examined=looked, ended=(ended,))
     shown = text(report)
-    assert shown[:3] == ["Checked", "  · no GPU: no driver", "  · no torch in /usr"]
+    assert shown[:2] == ["Checked  no GPU: no driver · no torch in /usr", ""]
     wanted = [
-        "  · no torch in /usr",
+        "· no torch in /usr",
         "It is so.",
         "Also possible",
         "Jobs that ended",

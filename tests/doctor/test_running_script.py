@@ -49,8 +49,7 @@ def test_a_script_that_runs_here_is_named_with_its_process_and_not_with_its_work
     assert running_script.running(script) == [pid]
     found = targets.examine([str(script)], False, 5.0)
     assert [one.missing for one in found.abstained if "train.py runs" in one.missing] == [
-        f"how train.py runs, which its text does not show: pid {pid} runs it here now: "
-        f"gpuscope doctor {pid}"
+        f"how train.py runs: pid {pid} runs it here now, which gpuscope doctor {pid} looks at"
     ]
 
 
@@ -58,7 +57,9 @@ def test_several_ranks_are_counted_and_another_script_of_this_name_is_not(start,
     run, script = start
     pids = sorted((run(str(script)), run(str(script), folder=tmp_path.parent)))
     (told,) = running_script.report(script, script.name, True).abstained
-    assert told.missing.endswith(f"2 processes run it here now: gpuscope doctor {pids[0]}")
+    assert told.missing.endswith(
+        f"2 processes run it here now, which gpuscope doctor {pids[0]} looks at"
+    )
     other = tmp_path / "other" / "train.py"
     other.parent.mkdir()
     other.write_text(FORKS)
