@@ -14,13 +14,13 @@ import pytest
 from textual import events
 from textual.keys import _character_to_key
 
-from bench.soak.random_hosts import RandomHost
 from gpuscope.store.store import Store
 from gpuscope.store.view import Link
 from gpuscope.tui.app import app as app_module
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from tests.fakes import views
+from tests.fakes.random_host import RandomHost
 from tests.tui.pilot import feed, in_loop
 from tests.tui.terminal import Mirrored
 

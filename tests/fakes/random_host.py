@@ -1,6 +1,4 @@
-"""Hosts on which random things happen, determined by one seed, for long tests of the screens.
-
-Nothing is measured.
+"""Hosts on which random things happen, determined by one seed, for tests of the screens.
 
 Jobs start, end and hang, processes come and go, GPUs fall off the bus and answer again, and agents
 are restarted. Names are as difficult as those of users.
@@ -8,17 +6,13 @@ are restarted. Names are as difficult as those of users.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpuscope.store.pending_requests import SourceError
-from gpuscope.store.view import Capabilities, Link, LinkState
 from gpuscope.wire import frames as f
-from tests.fakes import inside, views
+from tests.fakes import views
 
 SECONDS = 0.5
 """Seconds between two samples, on the host's clock."""
@@ -37,7 +31,6 @@ NAMES = (
     "tab\there",
 )
 EVENTS = ("oom", "retry", "stall", "resumed", "phase", "note", "problem", "dropped", "skip", "gap")
-LINKS: tuple[LinkState, ...] = ("live", "live", "live", "stale", "ended", "connecting")
 
 
 class RandomHost:
@@ -250,67 +243,3 @@ class _Process:
             if chance.random() < 0.05:
                 row = views.row("a", 400)
             sample.a.append([self.allocator, *row[1:]])
-
-
-class RandomSource:
-    """A live source over a :class:`RandomHost`, ``hz`` samples a second.
-
-    Requests are answered late, or refused.
-    """
-
-    badge = ""
-
-    def __init__(self, seed: object, hz: float) -> None:
-        self.host = RandomHost(seed)
-        self.key = self.label = f"host-{seed}"
-        self.taps: list[Any] = []
-        self.capabilities = Capabilities(dict.fromkeys(f.REQUESTS, ""))
-        self._hz = hz
-        self._chance = random.Random(f"answers {seed}")
-
-    async def run(
-        self, sink: Callable[[f.Frame, float], None], on_link: Callable[[Link], None]
-    ) -> None:
-        on_link(Link("live"))
-        frames = self.host.begin()
-        while True:
-            for frame in frames:
-                sink(frame, getattr(frame, "m", 0) / 1e9)
-            if self._chance.random() < 0.02:
-                state = self._chance.choice(LINKS)
-                on_link(
-                    Link(
-                        state,
-                        "" if state == "live" else "the connection ended; trying again in 4 s",
-                        3.0,
-                    )
-                )
-            await asyncio.sleep(self._chance.expovariate(self._hz))
-            frames = self.host.sample()
-
-    async def request(
-        self,
-        name: str,
-        args: Mapping[str, f.Scalar],
-        deadline: float = 10.0,
-        on_progress: Any = None,
-        blob_to: Path | None = None,
-        max_bytes: int = 0,
-    ) -> f.Result:
-        await asyncio.sleep(self._chance.choice((0.0, 0.05, 1.0)))
-        if self._chance.random() < 0.5:
-            if name == "statistics":
-                return f.Result(1, inside.statistics())
-            if name == "modules":
-                return f.Result(1, inside.modules())
-            if name in ("rate", "signal", "detach", "cancel", "history"):
-                return f.Result(1, {})
-        raise SourceError(
-            self._chance.choice(("unsupported", "gone", "timeout", "busy")), "asked at a bad moment"
-        )
-
-    def prelude(self) -> list[bytes]:
-        return []
-
-    async def close(self) -> None:
-        """Do nothing, because nothing is open."""
