@@ -35,6 +35,7 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 import gpuscope  # noqa: E402
+from bench.quantile import quantile  # noqa: E402
 from gpuscope import probe  # noqa: E402
 from gpuscope.lab.intervals import t_quantile  # noqa: E402
 from gpuscope.probe import rendezvous  # noqa: E402
@@ -107,11 +108,6 @@ def make_step(device: str, target_seconds: float, layers: int = 0) -> Callable[[
         rows = min(4096, max(rows + 1, int(rows * min(4.0, target_seconds / seconds))))
 
 
-def percentile(values: list[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
 def begin(half: str, ledger: bool) -> None:
     """Install the probe for a half, if that half has one."""
     if half == "on" or ledger:
@@ -140,20 +136,20 @@ def measure(
     base = statistics.median(every["off"])
     differences = [on - off for on, off in zip(medians["on"], medians["off"], strict=True)]
     tails = [
-        percentile(on, 0.99) - percentile(off, 0.99)
+        quantile(on, 0.99) - quantile(off, 0.99)
         for on, off in zip(times["on"], times["off"], strict=True)
     ]
     return {
         "launch_seconds": statistics.median(LAUNCHED),
         "median_step_seconds": {half: statistics.median(values) for half, values in every.items()},
-        "p99_step_seconds": {half: percentile(values, 0.99) for half, values in every.items()},
+        "p99_step_seconds": {half: quantile(values, 0.99) for half, values in every.items()},
         "difference_share_of_median": interval(differences, base),
         # of all threads of this process; other programs on the machine hardly change it
         "cpu_difference_share": interval(
             [on - off for on, off in zip(spent["on"], spent["off"], strict=True)],
             statistics.median(spent["off"]),
         ),
-        "p99_difference_share_of_p99": interval(tails, percentile(every["off"], 0.99)),
+        "p99_difference_share_of_p99": interval(tails, quantile(every["off"], 0.99)),
     }
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.predict.score import Traces, load, request_of
+from bench.quantile import quantile
 from gpuscope.model.allocator_settings import AllocatorSettings
 from gpuscope.model.allocator_settings import read as read_settings
 from gpuscope.predict import errors, largest
@@ -123,8 +124,8 @@ def measured(
 
 def scale_for(rows: Iterable[Row], ratio: Callable[[Row], float]) -> float:
     """Return the smallest factor that covers ``COVER`` of the rows."""
-    ratios = sorted(ratio(row) for row in rows)
-    return ratios[min(len(ratios) - 1, int(COVER * len(ratios)))] if ratios else 0.0
+    ratios = [ratio(row) for row in rows]
+    return quantile(ratios, COVER) if ratios else 0.0
 
 
 def line(title: str, rows: list[Row]) -> str:
@@ -247,8 +248,7 @@ def main() -> int:
                     f"{100 * width:.2f} %; {100 * COVER:.0f} % would be within × {scale:.2f} of "
                     "that"
                 )
-        sizes = sorted(abs(value) for value, _ in ratios)
-        high = [100 * sizes[int(share * len(sizes))] for share in (0.5, 0.9, 0.95)]
+        high = [quantile((100 * abs(off) for off, _ in ratios), part) for part in (0.5, 0.9, 0.95)]
         print("least memory: median {:.2f} %, p90 {:.2f} %, p95 {:.2f} %".format(*high))
         for value, name in [*ratios[:6], *ratios[-6:]]:
             print(f"   {100 * value:+7.2f} % {name}")

@@ -31,6 +31,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.quantile import quantile
 from gpuscope.predict.request import CannotPredict, Request
 from gpuscope.predict.trace import Trace
 
@@ -391,7 +392,7 @@ def score(measured: Path, forecast: Path) -> None:
 def _summary(values: Sequence[float]) -> str:
     """Return the number of errors in percent, their median and their 95th percentile."""
     sizes = sorted(abs(value) for value in values)
-    high = sizes[min(len(sizes) - 1, int(0.95 * len(sizes)))]
+    high = quantile(sizes, 0.95)
     return f"n = {len(sizes)}, median {statistics.median(sizes):.2f} %, p95 {high:.2f} %"
 
 

@@ -42,6 +42,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.quantile import quantile
 from gpuscope.predict import answer, child
 from gpuscope.predict.request import CannotPredict, Request
 
@@ -165,8 +166,8 @@ def _print_errors(name: str, pairs: list[tuple[int, int]]) -> None:
     if not pairs:
         return
     signed = sorted(100 * (predicted / truth - 1) for predicted, truth in pairs)
-    errors = sorted(map(abs, signed))
-    high = errors[min(len(errors) - 1, int(0.95 * len(errors)))]
+    errors = [abs(one) for one in signed]
+    high = quantile(errors, 0.95)
     print(
         f"{name}, {len(pairs)} rows: missed by {statistics.median(errors):.1f} % in the median, "
         f"{high:.1f} % at p95, from {signed[0]:+.1f} to {signed[-1]:+.1f} %"

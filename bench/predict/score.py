@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from bench.quantile import quantile
 from gpuscope.model.allocator_settings import read as read_settings
 from gpuscope.predict import answer as answering
 from gpuscope.predict.allocator import simulate
@@ -213,18 +214,13 @@ def _really_fits(limit: int, row: dict[str, Any], real: Trace | None) -> bool | 
 # ── the report ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _quantile(values: list[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
 def line(name: str, results: list[Scored]) -> str:
     cells = []
     for key in ("allocated", "reserved", "device"):
         values = [abs(result.errors[key]) * 100 for result in results]
         signed = statistics.median(result.errors[key] * 100 for result in results)
         cells.append(
-            f"{statistics.median(values):5.2f} {_quantile(values, 0.95):6.2f} ({signed:+6.2f})"
+            f"{statistics.median(values):5.2f} {quantile(values, 0.95):6.2f} ({signed:+6.2f})"
         )
     return f"{name:24} {len(results):4}  " + "   ".join(cells)
 

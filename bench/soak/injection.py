@@ -32,6 +32,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.quantile import quantile
 from gpuscope.attach import inject_payload
 from gpuscope.attach.inject import CannotInject, Injected, inject
 from gpuscope.attach.inject_place import InjectionDirectory
@@ -121,17 +122,11 @@ def detach(pid: int) -> bool:
 
 
 def quantiles(values: list[float]) -> dict[str, float | None]:
-    ordered = sorted(values)
-    if not ordered:
-        return {"median_ms": None, "p99_ms": None, "max_ms": None}
-    picked = (
-        ordered[len(ordered) // 2],
-        ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))],
-        ordered[-1],
-    )
-    return dict(
-        zip(("median_ms", "p99_ms", "max_ms"), (round(1e3 * one, 2) for one in picked), strict=True)
-    )
+    parts = {"median_ms": 0.5, "p99_ms": 0.99, "max_ms": 1.0}
+    return {
+        name: round(1e3 * quantile(values, part), 2) if values else None
+        for name, part in parts.items()
+    }
 
 
 def longest(gaps: list[list[float]], begin: float, end: float) -> float:
