@@ -25,7 +25,7 @@ from .long_requests import Answer, LongRequest, Refusal
 from .look_calls import ALL_RECORDED, Call, Launches, Span, launches_of
 from .look_events import Breath, YoungOnly, events_of
 from .look_rows import Activity, HostSpans, Stand, summary
-from .look_trace import LONGEST_WAIT_SECONDS, MAX_STEPS, Trace
+from .look_trace import MAX_STEPS, Trace
 from .on_import import debug
 from .profiling import Alone, refuse_beside_another, used_device
 from .steps import Steps, quantile
@@ -52,7 +52,7 @@ NEEDED_BYTES = 256 << 20
 """Host memory that must be free: for CUPTI's buffers, and some hundred bytes for each event."""
 POLL_SECONDS = 0.002
 SOON_ENOUGH_SECONDS = 0.3
-"""Of longer steps none is waited for before the traces: who asks has a few seconds."""
+"""Of longer steps none is waited for but to be traced: who asks has a few seconds."""
 STAND_SECONDS, STAND_SHARE = 0.005, 0.01
 """The time between two readings of the training thread's stack; a longer trace needs fewer."""
 LONG_STEP = 2.0
@@ -401,8 +401,8 @@ def added_seconds(
 
     ``before`` is a number of steps and when the last of them ended. ``paused`` is the share of
     steps with a pause of their own, such as each tenth, which reads the loss and waits for all ten.
-    None where a pause is likely among the steps since, and where the ``usual`` steps differ too
-    much, or are too few, to tell.
+    None where a pause is likely among the steps since, where the ``usual`` steps differ too much,
+    or are too few, to tell, and where the end of the step in progress is too long to wait for.
     """
     counted = steps.counted
     if len(usual) < 8 or steady is None or counted is None or before is None:
@@ -410,10 +410,12 @@ def added_seconds(
     step, ordered = steady, sorted(usual)
     if ordered[3 * len(ordered) // 4] - ordered[len(ordered) // 4] > SPREAD * step:
         return None
-    until = time.monotonic() + min(2 * step, LONGEST_WAIT_SECONDS)
+    until = time.monotonic() + 2 * min(step, SOON_ENOUGH_SECONDS)
     while steps.counted == counted and time.monotonic() < until:
         time.sleep(min(0.01, step / 2))  # for the end of the step in which it was read
-    total, end = steps.counted or counted
+    if steps.counted is None or steps.counted == counted:
+        return None
+    total, end = steps.counted
     if paused * (total - before[0]) >= LIKELY:
         return None
     return max(0.0, end - before[1] - (total - before[0]) * step)

@@ -323,14 +323,28 @@ def test_a_process_without_cuda_has_nothing_to_look_at():
      ([0.1] * 3, 1.5, None), ([0.1] * 39 + [3.0], 1.5, 0.5),
      (([0.1] * 9 + [3.0]) * 2, 4.4, None)],  # a checkpoint; a loss that is read at each tenth step
 )  # fmt: skip
-def test_what_it_cost_is_what_the_steps_took_longer(durations, seconds, expected, monkeypatch):
-    monkeypatch.setattr(look, "LONGEST_WAIT_SECONDS", 0.0)
-    steps = Steps()
-    steps.counted = (30, 100.0 + seconds)
+def test_what_it_cost_is_what_the_steps_took_longer(durations, seconds, expected):
+    class Ending:
+        """Whose step ends while its end is waited for."""
+
+        moments = iter([(29, 99.0)])
+
+        @property
+        def counted(self):
+            return next(self.moments, (30, 100.0 + seconds))
+
     waits = [0.0] * len(durations)
     steady, paused = look.steady_seconds(durations, waits), look.pauses(durations, waits)
-    found = look.added_seconds(durations, steady, steps, (20, 100.0), paused)
+    found = look.added_seconds(durations, steady, Ending(), (20, 100.0), paused)
     assert found == (None if expected is None else pytest.approx(expected))
+
+
+def test_nobody_waits_long_to_tell_what_a_look_has_cost():
+    steps = Steps()
+    steps.counted = (30, 115.0)
+    begin = time.monotonic()
+    assert look.added_seconds([1.4] * 20, 1.4, steps, (20, 100.0)) is None
+    assert time.monotonic() - begin < 1.3
 
 
 QUIET = """
