@@ -28,14 +28,19 @@ LAUNCHES = (
 those that it does not have."""
 _NAME = "libcupti.so"
 _set_up: List[int] = []
-"""The process in which CUPTI has been set up by us."""
+"""The process in which CUPTI has been set up."""
 _library: List[Any] = []
 """What :func:`loaded` has found: to read a process's list of libraries takes a millisecond."""
 
 
 def is_set_up() -> bool:
-    """Tell whether :func:`set_up` was called in this process before."""
+    """Tell whether :func:`set_up` or :func:`note_set_up` was called in this process before."""
     return _set_up == [os.getpid()]
+
+
+def note_set_up() -> None:
+    """Note that a trace has set CUPTI up itself."""
+    _set_up[:] = [os.getpid()]
 
 
 def set_up(maps: str = "/proc/self/maps") -> Optional[Tuple[float, float]]:
@@ -46,7 +51,7 @@ def set_up(maps: str = "/proc/self/maps") -> Optional[Tuple[float, float]]:
     """
     if is_set_up():
         return None
-    _set_up[:] = [os.getpid()]
+    note_set_up()
     begin = time.perf_counter()
     try:
         library = loaded(maps)

@@ -150,6 +150,8 @@ class Trace:
         self.first_step = steps.total
         self.thread = threading.get_native_id(), threading.get_ident()
         behind = self._entries.event()
+        if not cupti.is_set_up():
+            self._drain()  # CUPTI would do so where it is set up: a device that works loses nothing
         self.begun = begin = time.perf_counter()
         if self._level is not None:
             self._level_before = self._level.value
@@ -161,6 +163,7 @@ class Trace:
                 self._level.value = QUIET_LEVEL
             prepared = time.perf_counter()
             self._entries.enable()
+            cupti.note_set_up()
         except BaseException:
             self._state = "over"
             self._speak()
@@ -233,11 +236,11 @@ class Trace:
         while not self._is_over() and now < begin + SOON_SECONDS:
             time.sleep(POLL_SECONDS)
             now = time.perf_counter()
-        self.waited_seconds = now - begin
+        self.waited_seconds += now - begin
         return self._is_over()
 
     def _drain(self) -> None:
-        """Wait for the device, as ending the trace would; it goes on working meanwhile.
+        """Wait for the device, as what comes next would; it goes on working meanwhile.
 
         The interpreter is free for other threads, and this wait is timed apart from the end itself.
         """

@@ -347,6 +347,34 @@ def test_nobody_waits_long_to_tell_what_a_look_has_cost():
     assert time.monotonic() - begin < 1.3
 
 
+def test_the_device_is_waited_for_before_a_trace_sets_cupti_up(training, monkeypatch):
+    """CUPTI would do so: that is no pause of a training whose device works meanwhile."""
+    monkeypatch.setattr(look_trace.cupti, "_set_up", [])
+    for known in (False, True):
+        done = []
+
+        class Busy:
+            def query(self, done=done):
+                return "waited" in done
+
+            def synchronize(self, done=done):
+                time.sleep(0.2)
+                done.append("waited")
+
+        trace = Trace(torch, CPU, 1)
+        trace.limit(1)
+        monkeypatch.setattr(trace._entries, "event", Busy)
+        prepare = trace._entries.prepare
+        monkeypatch.setattr(
+            trace._entries, "prepare", lambda done=done, prepare=prepare: done.append(prepare())
+        )
+        training.steps.on_step = trace
+        training.until(trace.over.is_set)
+        trace.leave(training.steps)
+        assert done[:2] == ([None, "waited"] if known else ["waited", None])
+        assert trace.start_seconds < 0.2 <= trace.waited_seconds
+
+
 QUIET = """
 import threading, time, torch
 from gpuscope.probe.look_trace import Trace
