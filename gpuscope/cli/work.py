@@ -34,11 +34,12 @@ def needed_seconds(found: ProbedTrainer) -> float:
 async def take(found: ProbedTrainer, seconds: float) -> tuple[UsefulWork | None, str]:
     """Return what a step of the trainer computes, or None and why that is not known.
 
-    ``seconds`` is the time in which a step has to be counted.
+    ``seconds`` is the time in which a step has to be counted. The probe begins none that would not
+    end in it.
     """
-    needed = needed_seconds(found)
-    if seconds < needed:
-        text = f"a step is counted within {duration_text(needed)}, too long to wait for"
+    if seconds < SLACK * (found.trainer.number("step_seconds") or 0.0):
+        needed = duration_text(needed_seconds(found))
+        text = f"a step is counted within {needed}, too long to wait for"
         return None, f"{text}. {WAITS}"
     patience = max(seconds, LEAST_SECONDS)
     late = f"no whole step ended within {duration_text(patience)}. {WAITS}"

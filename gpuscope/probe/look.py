@@ -4,10 +4,10 @@ What the trace holds is read and added up in the request's thread, a slice at a 
 
 The training loses 10 to 25 us with each event, because its host waits while torch puts the trace
 together and while it is read. So a look is of fewer steps where a step has many events. How many it
-has is known from the look before. In a first look one step is traced alone. If no three have room,
-one step is the look: two have no interval either. Where steps have many events and the device waits
-for the host, launches are left out. Before a first look, CUPTI sets itself up in this thread
-(:mod:`.cupti`), which can cost as much as the trace.
+has is known from the look before. In a first look one step is traced alone. If there is no room or
+no time for three, one step is the look: two have no interval either. Where steps have many events
+and the device waits for the host, launches are left out. Before a first look, CUPTI sets itself up
+in this thread (:mod:`.cupti`), which can cost as much as the trace.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def serve(act: LongRequest, steps: Steps) -> Answer:
     refuse_kinds()
     usual = list(steps.durations)
     usual_seconds = quantile(sorted(usual), 0.5) if usual else 0.0
-    counter = Counter(torch, usual_seconds)
+    counter = Counter(torch, usual_seconds, act.deadline)
     follow(act, counter, steps)
     if counter.problem:
         raise Refusal("refused", counter.problem)
@@ -155,11 +155,12 @@ def follow(act: LongRequest, counter: Counter, steps: Steps) -> None:
 class Counter:
     """Counts one step, called at the end of each in the training thread.
 
-    ``usual`` is how many seconds a step takes at present, 0 if that is not known.
+    ``usual`` is how many seconds a step takes at present, 0 if that is not known. No step is
+    begun that would end after the ``deadline`` (monotonic seconds): it would take longer in vain.
     """
 
-    def __init__(self, torch: Any, usual: float) -> None:
-        self.usual = usual
+    def __init__(self, torch: Any, usual: float, deadline: float = float("inf")) -> None:
+        self.usual, self._deadline = usual, deadline
         self.noted: List[Noted] = []
         self.devices: Dict[Any, None] = {}
         self.on_cuda = cuda.initialised()
@@ -244,6 +245,8 @@ class Counter:
             return self._fail("the training computes under a dispatch mode of its own")
         if cuda.initialised() and capturing(torch):
             return self._fail("a step is being captured into a CUDA graph")
+        if time.monotonic() + self.usual > self._deadline:
+            return None
         with self._lock:
             if self._state != "waits":
                 return None

@@ -408,6 +408,25 @@ def test_a_slow_step_is_traced_though_the_device_is_a_step_behind(monkeypatch):
     assert asked["look"][1] * look.RECORDED_SHARE >= 3 * 1.4
 
 
+@pytest.mark.parametrize(("left", "asked"), [(2.0, False), (3.0, True)])
+def test_a_step_is_counted_where_one_that_begins_at_once_would_end_in_time(
+    left, asked, monkeypatch
+):
+    """Whether one does begin, the probe decides."""
+    questions = []
+
+    async def answer(one, request, seconds, late):
+        questions.append((request, seconds))
+        return None, late
+
+    monkeypatch.setattr(work, "answer_of", answer)
+    one = SimpleNamespace(trainer=SimpleNamespace(number=lambda _: 2.0))
+    found, why_not = asyncio.run(work.take(one, left))
+    assert found is None
+    assert questions == ([("work", left)] if asked else [])
+    assert ("no whole step ended" if asked else "a step is counted within 4.50 s") in why_not
+
+
 def test_a_look_of_before_is_told_where_no_other_is_wanted(ask):
     value = {"minutes": [minute()], "problem": "", "look": LOOK}
     code, out, _, asked = ask(str(os.getpid()), "--no-look", time=gives(value))

@@ -195,6 +195,16 @@ def test_a_step_that_did_something_else_too_is_not_counted_but_the_next_one_is(m
     assert len(counter.noted) == 1
 
 
+@pytest.mark.parametrize(("left", "counted"), [(1.0, False), (10.0, True)])
+def test_no_step_is_begun_that_would_not_end_in_time(left, counted):
+    _, _, step = step_of(next(iter(MODELS)))
+    steps = Steps()
+    steps.on_step = counter = Counter(torch, 2.0, time.monotonic() + left)
+    steps_of(3, step, steps)
+    assert (counter.over.is_set(), bool(counter.noted)) == (counted, counted)
+    counter.give_up()
+
+
 def test_under_a_mode_of_the_training_or_inside_a_backward_pass_nothing_is_counted():
     from torch.utils.flop_counter import FlopCounterMode
 
