@@ -78,15 +78,22 @@ def refusal(code: str, reason: str, pid: int) -> str:
     return f"{reason}.\n{hint}".replace("..\n", ".\n")
 
 
-async def not_found(there: WatchedHost, place: remote.Target, verb: str) -> str:
-    """Return why there is no trainer with the pid of a place, and what to do next."""
+async def not_found(
+    there: WatchedHost, place: remote.Target, verb: str, lacks_it: bool | None = None
+) -> str:
+    """Return why there is no trainer with the pid of a place, and what to do next.
+
+    ``lacks_it``: whether another host has no such process, None where it has not been asked yet.
+    """
     host, pid = there.host, place.pid or 0
     if not place.is_remote:
         return _not_found_here(host, pid, verb)
     if host.sampled_seconds is None:
         why = host.link.reason
         return f"the host sent nothing{': ' + why if why else ''}"
-    return _not_found_there(host, place, await there.lacks_process(pid))
+    if lacks_it is None:
+        lacks_it = await there.lacks_process(pid)
+    return _not_found_there(host, place, lacks_it)
 
 
 def _not_found_there(host: HostView, place: remote.Target, lacks_it: bool) -> str:

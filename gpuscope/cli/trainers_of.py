@@ -6,6 +6,7 @@ its key or by its script. Without a name, the only running job is meant.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Callable
@@ -26,6 +27,8 @@ ALL_SECONDS = 1.2
 """Seconds after the host's first sample in which its other trainers must be found and answer."""
 FIND_THERE_SECONDS = 4.0
 """Seconds that an agent elsewhere may take to find a probe, once it has reported its host."""
+ASK_SECONDS = 0.5
+"""So long after its first sample another host is asked whether it has the process at all."""
 NONE_SECONDS = 3.0
 """Seconds to look at this host before it is reported that no such trainer exists."""
 MAX_LISTED = 16
@@ -48,6 +51,15 @@ async def trainers_of(
     for. ``words_for`` gives the words that mean a process of this place on the command line.
     """
     found: tuple[TrainerView, ...] = ()
+    lacks: list[asyncio.Task[bool]] = []
+
+    def lacks_it(seen: float) -> bool:
+        """Return whether another host has answered that it has no such process."""
+        if place.pid is None or not place.is_remote or seen < ASK_SECONDS:
+            return False
+        if not lacks:
+            lacks.append(asyncio.ensure_future(there.lacks_process(place.pid)))
+        return lacks[0].done() and lacks[0].result()
 
     def enough(host: HostView, seen: float) -> bool:
         nonlocal found
@@ -59,16 +71,21 @@ async def trainers_of(
             if at_once and not _has_a_probe(place):
                 patience = 0.0
         all_here = bool(found) and seen >= ALL_SECONDS
-        return named or all_here or seen > patience or _has_ended(place)
+        if named or all_here or seen > patience or _has_ended(place):
+            return True
+        return not found and lacks_it(seen)
 
     # without an answer of the host, the error says so
     with contextlib.suppress(NoLook):
         await there.until(enough, FIND_SECONDS)
     if found:
+        for asked in lacks:
+            asked.cancel()
         return found
     host = there.host
     if place.pid is not None:
-        raise error(await not_found(there, place, verb))
+        known = await lacks[0] if lacks else None
+        raise error(await not_found(there, place, verb, known))
     if job and not os.path.lexists(job) and not _jobs(host):
         raise MissingFile(job)
     raise error(_none(host, place, verb, job, words_for or place.words_for))

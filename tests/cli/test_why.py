@@ -15,11 +15,14 @@ from typing import Any
 
 import pytest
 
+from gpuscope.attach.targets import Target
 from gpuscope.cli import look, one_trainer, trainers_of, work
 from gpuscope.cli import main as cli
 from gpuscope.cli.commands import why
 from gpuscope.cli.commands.doctor.live import examine
+from gpuscope.cli.watched_host import watched
 from gpuscope.doctor import live
+from gpuscope.errors import UserError
 from gpuscope.probe import rendezvous
 from gpuscope.wire import frames
 from gpuscope.wire.codec import encode
@@ -1164,3 +1167,27 @@ def test_what_the_gpu_works_beside_costs_the_same_here_as_in_the_doctor(ask):
     (one,) = json.loads(out)["causes"]
     assert (one["cause"], one["severity"], code) == ("live.reads", "warning", 1)
     assert one["saves_share_at_most"] == pytest.approx(0.6), "its GPU is idle for no more"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_process_that_another_host_does_not_have_is_said_as_soon_as_that_host_answers(
+    there, monkeypatch
+):
+    """A probe in one that it has may still be found."""
+    monkeypatch.setattr(trainers_of, "FIND_THERE_SECONDS", 2.0)
+    monkeypatch.setattr(trainers_of, "ASK_SECONDS", 0.1)
+    rows = [{"pid": 4194303}] if there else []
+    source = AskedSource(frames_of(os.getpid()), inject=gives({"processes": rows}))
+    place = Target("ssh", "ada@node:4194303", host="ada@node", pid=4194303)
+
+    async def find() -> None:
+        async with watched(source) as host:
+            await trainers_of.trainers_of(host, place, "why")
+
+    begin = time.monotonic()
+    with pytest.raises(UserError) as refused:
+        asyncio.run(find())
+    assert (time.monotonic() - begin < 1.5) != there
+    assert ("no process has pid 4194303 on" in str(refused.value)) != there
+    assert ("there is no probe in pid 4194303" in str(refused.value)) == there
+    assert [name for name, _ in source.asked] == ["inject"]
