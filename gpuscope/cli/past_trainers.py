@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..missing_file import MissingFile
+from ..store.past_file import LAST_SECONDS
 from ..store.store import Store
 from ..store.view import HostView, JobView
 from ..wire.clean import clean
-
-LAST_SECONDS = 3600.0
-"""Only this last part of a recording is read, unless the caller asks for more."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ def is_past(text: str) -> bool:
 
 
 def read(path: str | Path, last_seconds: float = LAST_SECONDS) -> Past:
-    """Read the last hour of a file, or so many seconds of it.
+    """Read the last part of a file, as the doctor does, or so many seconds of it.
 
     ``problem`` says what is wrong. Raises only :class:`~gpuscope.missing_file.MissingFile`.
     """

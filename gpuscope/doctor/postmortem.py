@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from ..wire.frames import Frame
     from ..wire.recorded_lines import Line
 
-LAST_SECONDS = 900.0
-"""Only this last part of a recording is read, because older trouble no longer matters."""
 EVERY_SECONDS = 2.0
 """Seconds between two runs of the rules before a trainer ends, by the recording's clock."""
 MAX_SOURCES = 16
@@ -32,6 +31,8 @@ DAY_AND_SECOND = f"%d %b {SECOND}"
 _KEY = "past"
 _ENDING = (b'"gone"', b'"hello"', b'"bye"')
 """A part of a line that a trainer may print last."""
+_TIME = b'"time"'
+"""A part of a line that tells where a minute of a trainer went."""
 
 
 def examine(path: str | Path, kind: str) -> Report:
@@ -64,9 +65,11 @@ def _replay(path: Path, box: bool) -> Report:
         )
         return Report(problems=(why,))
     sources = sorted({member.source for member in members})[:MAX_SOURCES]
-    ends = _ends(past_file.last_lines(reader, LAST_SECONDS))
-    watchers = {source: _Watcher(name, ends.get(source, ())) for source in sources}
-    for line, frame in past_file.frames_in(past_file.last_lines(reader, LAST_SECONDS)):
+    ends, minutes = _ends(past_file.last_lines(reader))
+    watchers = {
+        source: _Watcher(name, ends.get(source, ()), minutes.get(source, ())) for source in sources
+    }
+    for line, frame in past_file.frames_in(past_file.last_lines(reader)):
         if line.source in watchers:
             watchers[line.source].take(frame, line.rx)
     report = Report(examined=(name,))
@@ -76,28 +79,35 @@ def _replay(path: Path, box: bool) -> Report:
     return report + Report(problems=(f"{name}: {problem.text}",)) if problem is not None else report
 
 
-def _ends(lines: Iterable[Line]) -> dict[int, list[float]]:
-    """Return for each source the times of the lines by which a trainer may end."""
+def _ends(lines: Iterable[Line]) -> tuple[dict[int, list[float]], dict[int, list[Line]]]:
+    """Return for each source the times of the lines by which a trainer may end.
+
+    And its lines that tell where the minutes went.
+    """
     found: dict[int, list[float]] = {}
+    minutes: dict[int, list[Line]] = {}
     for line in lines:
         if any(word in line.line for word in _ENDING):
             found.setdefault(line.source, []).append(line.rx)
-    return found
+        if _TIME in line.line:
+            minutes.setdefault(line.source, []).append(line)
+    return found, minutes
 
 
 class _Watcher:
     """Replays one source into a store, and keeps what the rules said last of living jobs.
 
     Only their last word counts, so that they are asked shortly before each of the times ``ends``
-    and at the end.
+    and at the end. A trainer tells with its end where its last ``minutes`` went: they are known to
+    the rules before, so that they judge the same minutes as ``gpuscope why``.
     """
 
-    def __init__(self, name: str, ends: Sequence[float]) -> None:
+    def __init__(self, name: str, ends: Sequence[float], minutes: Sequence[Line]) -> None:
         from ..store.replay import BADGE
         from ..store.store import Store
 
         self._name = name
-        self._ends = sorted(ends)
+        self._ends, self._minutes = sorted(ends), deque(minutes)
         self._store = Store()
         self._store.add_source(_KEY, name, BADGE)
         self._said: dict[str, Report] = {}
@@ -108,12 +118,24 @@ class _Watcher:
         self._store.apply(_KEY, frame, at)
         if at >= self._next and self._ends_soon(at):
             self._next = at + EVERY_SECONDS
+            self._learn_minutes(at)
             self._look()
 
     def _ends_soon(self, at: float) -> bool:
         """Return whether a trainer may end before the rules are asked again."""
         following = bisect_left(self._ends, at)
         return following < len(self._ends) and self._ends[following] <= at + EVERY_SECONDS
+
+    def _learn_minutes(self, at: float) -> None:
+        """Take in what is told of the minutes by the end that comes soon."""
+        from ..store import past_file
+
+        soon = []
+        while self._minutes and self._minutes[0].rx <= at + EVERY_SECONDS:
+            soon.append(self._minutes.popleft())
+        for _, frame in past_file.frames_in(soon):
+            if getattr(frame, "e", "") == "time":
+                self._store.apply(_KEY, frame, at)
 
     def _look(self) -> None:
         from . import live

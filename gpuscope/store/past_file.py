@@ -22,6 +22,8 @@ Reader = RecordingReader | BoxReader
 MAX_LINES = 400_000
 """The most lines that are read of the last part of a file."""
 MAX_SOURCES = 64
+LAST_SECONDS = 900.0
+"""Only this last part of a file is read to judge it, because older trouble no longer matters."""
 
 
 def reader_of(path: str | Path) -> Reader:
@@ -29,7 +31,7 @@ def reader_of(path: str | Path) -> Reader:
     return BoxReader(path) if is_box(path) else RecordingReader(path)
 
 
-def last_lines(reader: Reader, seconds: float) -> Iterator[Line]:
+def last_lines(reader: Reader, seconds: float = LAST_SECONDS) -> Iterator[Line]:
     """Return the lines of about the last seconds, from where all definitions are repeated."""
     members = reader.index()
     last = max((member.rx for member in members), default=0.0)

@@ -791,6 +791,37 @@ def test_a_recording_is_asked_like_a_trainer(capsys, tmp_path):
     assert json.loads(capsys.readouterr().out)["steps"] == 100
 
 
+def test_the_doctor_judges_the_same_minutes_of_a_file(capsys, tmp_path):
+    """A trainer tells of its last minute as it ends, and what it did there counts for both."""
+    path = tmp_path / "night.gsr"
+    told: list[tuple[float, frames.Frame]] = [(0.0, one) for one in half_idle(1001)]
+    begin = int((views.END - 100) * 1e9)
+    for at, began, seconds, waited in ((60, 0, 60.0, 54.0), (100, 60, 40.0, 6.0)):
+        data = {
+            "m": begin + began * 1_000_000_000,
+            "seconds": seconds,
+            "steps": 100,
+            "looks": int(5 * seconds),
+            "rows": f"input {waited} {5 * waited:.0f}|forward {seconds - waited} "
+            f"{5 * (seconds - waited):.0f}",
+        }
+        told.append((at, frames.Event(301, "time", begin + at * 1_000_000_000, "", data)))
+        sample = half_idle(1001)[-1]
+        assert isinstance(sample, frames.Sample)
+        sample.m = begin + at * 1_000_000_000
+        told.append((at - 1.0, sample))
+    told.append((100.1, frames.Event(301, "gone", int(views.END * 1e9), "exited with code 1")))
+    with RecordingWriter(path) as writer:
+        for at, frame in sorted(told, key=lambda one: one[0]):
+            writer.write("node", at, encode(frame))
+    cli.main(["why", str(path)])
+    why_says = " ".join(capsys.readouterr().out.split())
+    cli.main(["doctor", str(path)])
+    doctor_says = " ".join(capsys.readouterr().out.split())
+    assert "waits for input 60 % of the last 1 min 40 s" in why_says
+    assert "waits for input 60 % of the last 1 min 40 s" in doctor_says
+
+
 def of_cpu(share: float, busy: float = 50.0) -> list[frames.Frame]:
     """A trainer on a CPU of two cores that waits for input for this share of its last minute."""
     out = frames_of(os.getpid(), cuda=False)

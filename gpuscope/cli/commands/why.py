@@ -426,10 +426,11 @@ def _unknown(problem: str, pid: int) -> NoAnswer:
 
 
 def _of_file(args: argparse.Namespace) -> list[TrainerTime]:
+    from ...store.past_file import LAST_SECONDS
     from .. import past_trainers, trainer_times
 
     name = clean(args.target, 200)
-    past = past_trainers.read(args.target)
+    past = past_trainers.read(args.target, max(LAST_SECONDS, args.window))
     jobs = past.jobs
     if not jobs:
         raise NoAnswer(

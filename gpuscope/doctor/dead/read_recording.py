@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ...wire import frames
     from ...wire.recorded_lines import Line
 
-LAST_SECONDS = 900.0
-"""Only this last part of a recording is read, because older trouble no longer matters."""
 _KEY = "past"
 _GONE = b'"gone"'
 
@@ -36,7 +34,7 @@ def read(found: FoundFile) -> tuple[list[LogPart], Recorded | None, str]:
 
     reader = RecordingReader(found.path)
     sources: dict[int, _Source] = {}
-    for line, frame in frames_in(last_lines(reader, LAST_SECONDS)):
+    for line, frame in frames_in(last_lines(reader)):
         if line.source in sources or len(sources) < MAX_SOURCES:
             sources.setdefault(line.source, _Source(found.name)).take(line, frame)
     problem = reader.problem.text if reader.problem is not None else ""
