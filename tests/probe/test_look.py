@@ -420,24 +420,6 @@ def test_a_first_look_of_many_events_is_the_step_that_was_traced_to_count_them(
                                                         "stop", "read"}  # fmt: skip
 
 
-@pytest.mark.parametrize(("usual", "alone"), [(0.5, False), (4.0, True)])
-def test_a_first_look_that_has_no_time_for_three_steps_more_ends_with_the_first(
-    training, usual, alone, monkeypatch
-):
-    """So that time is left to count the operators of a step."""
-    read = []
-    monkeypatch.setattr(look, "_read", lambda trace, *host: read.append(trace) or {})
-    monkeypatch.setattr(training.steps, "usual_seconds", lambda: usual)
-    first, trace = Trace(torch, CPU, 1), Trace(torch, CPU, 3)
-    first.limit(1)
-    thread = threading.Thread(
-        target=look.take, args=(act(20.0), trace, training.steps, training.ledger, first)
-    )
-    thread.start()
-    training.until(lambda: not thread.is_alive())
-    assert read == [first if alone else trace]
-
-
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_training_that_stands_still_after_one_traced_step_is_told_by_that_step(
     training, begun, monkeypatch
