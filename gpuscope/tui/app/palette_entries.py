@@ -410,8 +410,8 @@ def matching_entries(app: App[Any], screen: Screen[Any], query: str) -> list[Pal
     )
     found = [entry for _, entry in scored]
     if typed_words in FAILURES:
-        first = next((entry for entry in found if entry.kind == "pitfall"), None)
-        found.sort(key=lambda entry: entry is not first)
+        fixes = [entry for entry in found if entry.kind == "pitfall"][:1]
+        found = [*fixes, *(entry for entry in found if entry not in fixes)]
     return [*typed(app, query), *found]
 
 
