@@ -23,7 +23,7 @@ from ..store.view import (
     UseView,
 )
 from ..text.process_name import short_script
-from ..text.units import age_text, bytes_text, duration_text
+from ..text.units import ago_text, bytes_text, duration_text
 from ..wire.frames import HIDDEN_BY_CONTAINER, Unknown
 from .allocator_account import AccountRow, inside_torch, size_of
 from .device_state import unowned_on
@@ -111,7 +111,7 @@ def account(host: HostView, device: DeviceView, allocator: AllocView | None) -> 
 
 def _not_read(allocator: AllocView, age: float) -> tuple[list[AccountRow], list[str]]:
     """Return the rows that rest on a reading of this ``age``, each with what it was then."""
-    when = f"{age_text(age)} ago"
+    when = ago_text(age)
     allocated, reserved = (allocator.number(f"{one}_bytes") for one in ("allocated", "reserved"))
     cached = None if allocated is None or reserved is None else max(reserved - allocated, 0.0)
 

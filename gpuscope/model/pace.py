@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..store.view import TrainerView
-from ..text.units import age_text, duration_text
+from ..text.units import ago_text, duration_text
 from .ranks import running
 from .stalls import find_stall, is_overdue, is_stalled
 
@@ -58,7 +58,7 @@ class Pace:
     def text(self) -> str:
         """The present pace in words that name its basis, "" where it is unknown."""
         if self.stopped and self.age_seconds is not None:
-            return f"last step {age_text(self.age_seconds)} ago"
+            return f"last step {ago_text(self.age_seconds)}"
         return f"median step {duration_text(self.usual_seconds)}" if self.usual_seconds else ""
 
     @property

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..store.view import AllocView, DeviceView, History, HostView, Mark, ProcView, TrainerView
-from ..text.units import age_text, bytes_text, percent_text
+from ..text.units import age_text, ago_text, bytes_text, percent_text
 
 BY_DESIGN_SHARE = 0.8
 FLAT_SHARE = 0.01
@@ -251,7 +251,7 @@ def _kept_by_exception(
         f"{bytes_text(now.last)} stay allocated after an out-of-memory error: probably the "
         f"notebook's last traceback keeps the tensors alive",
         (
-            f"an OOM {age_text(after)} ago",
+            f"an OOM {ago_text(after)}",
             f"allocated flat for {age_text(now.seconds)}",
             "a notebook's process",
             "no steps since",
@@ -299,7 +299,7 @@ def _stepless(trainer: TrainerView | None, held: History) -> ProcessKind | None:
         return ProcessKind(
             "stepless",
             "not training now: shown by time",
-            (f"last optimizer step {age_text(age)} ago",),
+            (f"last optimizer step {ago_text(age)}",),
         )
     if not held.seconds or held.seconds[-1] - held.seconds[0] < KEPT_SECONDS:
         return None  # it may be about to begin

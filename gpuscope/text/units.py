@@ -142,6 +142,12 @@ def age_text(seconds: float) -> str:
     return _two_units(whole) if whole >= 60 else f"{whole} s" if whole else "now"
 
 
+def ago_text(seconds: float) -> str:
+    """Return how long ago something was, as ``8 s ago``, or ``just now``."""
+    age = age_text(seconds)
+    return "just now" if age == "now" else f"{age} ago"
+
+
 def brief_age_text(seconds: float) -> str:
     """Return how long ago something was, for a cell: ``now``, ``8 s``, ``2m 05s``, ``5d 2h``."""
     return _in_a_cell(age_text(seconds))

@@ -452,8 +452,11 @@ def test_the_steps_of_a_training_that_has_ended_are_not_drawn_to_now():
 def test_the_layer_of_small_rows_is_other_code_where_that_is_most_of_it():
     rows = {"other code": [20.0, 20.0], "garbage collection": [0.0, None]}
     assert history._together(rows) == "other code"
-    assert history._together({**rows, "logging": [5.0, 5.0]}) == "other code and 1 more"
-    assert history._together({"other code": [2.0], "logging": [3.0], "read": [2.0]}) == "3 others"
+    assert history._together({**rows, "logging": [5.0, 5.0]}) == "other code + logging"
+    assert (
+        history._together({"other code": [2.0], "logging": [3.0], "read": [2.0]})
+        == "logging + 2 others"
+    )
 
 
 def test_the_made_up_look_is_one():

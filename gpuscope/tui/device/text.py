@@ -332,10 +332,13 @@ def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> 
     known = any(holders[p.id].number("sm_percent") is not None for p in found)
     sm = 13 if known and rows <= 4 else 9 if known else 0
     headings: list[Line] = []
+    users = min(max([len(p.definition.user or "") for p in found] + [len("USER")]), 10)
     if found and rows > 4:
         torch = "TORCH" if named else ""
         share_of = "UTIL 5s" if known else ""
-        text = f"{'PID':>8} {'USER':<10} {'MEMORY':>9}  {share_of:<{sm}}{torch:<{inside}}COMMAND"
+        text = (
+            f"{'PID':>8} {'USER':<{users}} {'MEMORY':>9}  {share_of:<{sm}}{torch:<{inside}}COMMAND"
+        )
         headings, rows = [[(text, "muted")]], rows - 1
     for process in found[: rows - 1] if len(found) > rows else found:
         d = process.definition
@@ -349,7 +352,7 @@ def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> 
         cuda = f"cuda:{ordinal}" if ordinal is not None and ordinal >= 0 else ""
         lines.append(
             [
-                (f"{d.pid:>8} {fit(d.user or '?', 10)} {fit(text, 9, 'right')}  ", "text"),
+                (f"{d.pid:>8} {fit(d.user or '?', users)} {fit(text, 9, 'right')}  ", "text"),
                 (fit(busy, sm), "idle" if share is not None and share < 1 else "text"),
                 (fit(cuda, inside), "accent"),
                 (shown_command(d.command) if d.command else d.name or "", "muted"),

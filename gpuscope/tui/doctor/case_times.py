@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ...text.clock import clock_text
-from ...text.units import age_text, brief_age_text
+from ...text.units import age_text, ago_text, brief_age_text
 from ..background.finding_history import Case, what_began
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def clock(moment: float, host: HostView) -> str:
     It is in the time zone of this terminal.
     """
     if host.wall_seconds is None or host.sampled_seconds is None:
-        return f"{age_text(max(0.0, (host.sampled_seconds or moment) - moment))} ago"
+        return ago_text((host.sampled_seconds or moment) - moment)
     return clock_text(host.wall_seconds - host.sampled_seconds + moment)
 
 

@@ -9,6 +9,7 @@ from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import (
     age_text,
+    ago_text,
     bytes_text,
     count_text,
     duration_text,
@@ -47,7 +48,7 @@ def facts_of(run: RunView) -> list[Fact]:
     )
     rates = run.rates
     if rates.stopped_seconds is not None:
-        add("last step", f"{age_text(rates.stopped_seconds)} ago", "warn")
+        add("last step", ago_text(rates.stopped_seconds), "warn")
     else:
         pace, step = rates.samples_per_second, rates.step_seconds
         add("samples/s", pace_text(pace) if pace else None)

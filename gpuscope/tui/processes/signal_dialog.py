@@ -16,7 +16,7 @@ from ...store.view import by_id, by_pid
 from ...text import styled
 from ...text.process_name import shown_command
 from ...text.styled import Line
-from ...text.units import age_text, bytes_text
+from ...text.units import ago_text, bytes_text
 from ..shell.keymap import key_of
 from ..shell.screen_keys import SIGNAL_KEYS
 from ..widgets.text_dialog import TextDialog
@@ -184,7 +184,7 @@ class SignalDialog(TextDialog):
         sizes = [use.number("used_bytes") for use in self._process.uses if use.gone is None]
         facts = [d.user or "owner unknown", host.name if host is not None else ""]
         if host is not None and host.wall_seconds is not None and d.start_time is not None:
-            facts.append(f"started {age_text(max(0.0, host.wall_seconds - d.start_time))} ago")
+            facts.append(f"started {ago_text(host.wall_seconds - d.start_time)}")
         if sizes and None not in sizes:
             facts.append(f"{bytes_text(sum(s for s in sizes if s is not None))} of GPU memory")
         yield [

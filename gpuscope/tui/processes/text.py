@@ -15,7 +15,7 @@ from ...store.view import HostView, ProcView
 from ...text import styled
 from ...text.process_name import LAB, short_command, short_script, shown_command
 from ...text.styled import Line, Piece
-from ...text.units import age_text, bytes_text, percent_text
+from ...text.units import age_text, ago_text, bytes_text, percent_text
 from ...wire.frames import Unknown
 from ..cells import fit
 from ..shared.fact_lines import fact, why
@@ -82,19 +82,17 @@ def about_lines(
     lines.append(fact("host", [(about, "text") if about else why(process.reading("cpu_percent"))]))
     if idle is not None:
         lines.append(fact("idle", [_working(process, idle)]))
-    if (step := process.number("log_step")) is not None:
+    trainer, step = trainer_in(host, process), process.number("log_step")
+    if step is not None and (trainer is None or trainer.number("step") is None):
         total, loss = process.number("log_total"), process.number("log_loss")
         epoch = process.number("log_epoch")
         words = f"epoch {epoch:.0f}, " if epoch is not None else ""
-        words += f"step {step:.0f}" + (f" of {total:.0f}" if total is not None else "")
+        words += f"step {step:,.0f}" + (f" of {total:,.0f}" if total is not None else "")
         lost = told_loss(host, process)
         words += f", loss {loss:.4g}" if loss is not None else ""
         words += f", loss {lost[1].value}" if lost is not None else ""
-        words += (
-            f", {age_text(age)} ago"
-            if (age := process.number("log_age_seconds")) is not None
-            else ""
-        )
+        age = process.number("log_age_seconds")
+        words += f", {ago_text(age)}" if age is not None else ""
         lines.append(fact("log says", [(words, "text")]))
     return styled.hang_lines(lines, cells)
 

@@ -33,6 +33,7 @@ from ...text.ranges import interval_text, ranges_text
 from ...text.styled import Line, Piece
 from ...text.units import (
     age_text,
+    ago_text,
     brief_age_text,
     brief_duration_text,
     brief_left_text,
@@ -182,8 +183,7 @@ def _folded(host: HostView, ended: Sequence[JobLine], sent: Mapping[int, str]) -
     how = [end for _, _, end in over if end is not None]
     ago = ""
     if times and host.wall_seconds is not None:
-        age = age_text(host.wall_seconds - max(times))
-        ago = f", the last {'just now' if age == 'now' else f'{age} ago'}"
+        ago = f", the last {ago_text(host.wall_seconds - max(times))}"
     cells = {"job": (f"{len(over)} ended while watched{ago}: ", "muted"), "gpu": ("", "text")}
     span: Line = [(counts_text(how), gravest_of(how))]
     first = over[0][0].entity

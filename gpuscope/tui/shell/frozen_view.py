@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...store.view import by_key
 from ...text.clock import clock_text
-from ...text.units import age_text
+from ...text.units import age_text, ago_text
 from .keymap import key_of
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class FrozenView:
             return "PAST, the newest"
         at = "" if past.wall_seconds is None else f"{clock_text(past.wall_seconds)}, "
         oldest = ", the oldest" if self._at_oldest else ""
-        return f"PAST {at}{age_text(ago)} ago{oldest}"
+        return f"PAST {at}{ago_text(ago)}{oldest}"
 
 
 def next_speed(replay: ReplaySource, faster: bool) -> bool:

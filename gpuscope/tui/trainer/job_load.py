@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...store.view import DeviceView, History, HostView, TrainerView
-from ...text.units import age_text, bytes_text, window_text
+from ...text.units import ago_text, bytes_text, window_text
 from ...text.width import cells as text_cells
 from ..charts.chart_series import thin
 from ..charts.load_lanes import LOADS, gpu_lanes
@@ -48,7 +48,7 @@ def since_looked(session: Session, steps: History, now: float | None) -> str:
     if seen is None or now is None or not steps.seconds or seen <= steps.seconds[0] or seen > now:
         return ""
     what = "gpuscope started" if session.replay is None else "the recording began"
-    return f"since {what}, {age_text(now - seen)} ago"
+    return f"since {what}, {ago_text(now - seen)}"
 
 
 def devices_of(host: HostView, ranks: Sequence[TrainerView]) -> list[DeviceView]:

@@ -73,14 +73,12 @@ def courses(minutes: Sequence[Minute], count: int) -> dict[str, list[float | Non
 
 
 def _together(rest: Mapping[str, Sequence[float | None]]) -> str:
-    """Return the name of rows that are one layer: that of other code where it is most of it."""
+    """Return the name of rows that are one layer: the largest, and the other or how many others."""
     sums = {words: sum(value or 0.0 for value in values) for words, values in rest.items()}
-    known = [words for words, spent in sums.items() if spent] or list(sums)
-    other = WORDS["other"]
-    if len(known) == 1:
-        return known[0]
-    most = other in known and sums[other] * 2 > sum(sums.values())
-    return f"{other} and {len(known) - 1} more" if most else f"{len(known)} others"
+    known = sorted((w for w in sums if sums[w]), key=lambda w: -sums[w]) or list(sums)
+    if len(known) < 3:
+        return " + ".join(known)
+    return f"{known[0]} + {len(known) - 1} others"
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
