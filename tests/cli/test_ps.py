@@ -24,6 +24,7 @@ from gpuscope.cli.commands.ps import verb as ps_verb
 from gpuscope.cli.local_look import look
 from gpuscope.cli.main import perform
 from gpuscope.collect import processes, trainers
+from gpuscope.text import width
 from gpuscope.wire.frames import Unknown
 from tests.fakes import jobs, probe_process, views
 from tests.fakes.nvml import FakeNvml, FakeProcess
@@ -319,6 +320,30 @@ def test_gpus_of_a_trainer_with_the_same_state_are_one_line_below_it():
         "tensor idle on GPU 0, 1, 3",
         "tensor idle on GPU 2",
     ]
+
+
+def test_columns_that_no_process_has_are_left_out():
+    result = ps_document.document(views.host_of(views.training(3.0)), [])
+    head = ps_text._table(result["processes"])[0].split()
+    assert {"GPU", "USED", "RANK", "ALLOCATED"} <= {*head}
+    for row in result["processes"]:
+        row["devices"] = []
+        row["trainer"] = None
+    assert ps_text._table(result["processes"])[0].split() == [
+        "PID", "USER", "STEP", "STEP", "TIME", "COMMAND"
+    ]  # fmt: skip
+
+
+def test_on_a_narrow_terminal_no_line_is_broken_within_a_word(monkeypatch):
+    result = ps_document.document(views.host_of(views.training(3.0)), [])
+    result["unknown"].append({"path": "processes", "code": "x", "reason": "word " * 40})
+    monkeypatch.setattr(ps_text, "_columns", lambda: 60)
+    shown = ps_text.text(result).splitlines()
+    below = [line for line in shown if line.startswith((" " * 10, "– ", "word "))]
+    assert len(below) > 5
+    assert all(width.cells(line) <= 60 for line in below)
+    monkeypatch.setattr(ps_text, "_columns", lambda: None)
+    assert any(len(line) > 200 for line in ps_text.text(result).splitlines()), "whole in a pipe"
 
 
 def test_a_gpu_that_is_lost_is_no_reason_for_memory_without_an_owner():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....model.device_state import HANGS, OF_TRAININGS
@@ -18,6 +18,10 @@ from ....wire.columns import rewrite_sizes
 from ....wire.frames import LOST
 from ... import output
 from ...output import gib, number, percent, seconds
+
+OFTEN_UNKNOWN = ("GPU", "USED", "UTIL", "RANK", "ALLOCATED", "RESERVED GiB")
+"""The columns that are left out where no process has them: on a host without a GPU, say."""
+NUMBERS = ("PID", "USED", "UTIL", "STEP", "STEP TIME", "ALLOCATED", "RESERVED GiB")
 
 
 def text(result: Mapping[str, Any]) -> str:
@@ -42,7 +46,8 @@ def text(result: Mapping[str, Any]) -> str:
             else "No GPU process is known, and no trainer has a probe."
         )
         lines.append("To see inside a trainer: gpuscope run train.py")
-    return "\n".join([*lines, "", *(f"{DASH} {note}" for note in notes)] if notes else lines)
+    told = [part for note in notes for part in on_terminal(f"{DASH} {note}")]
+    return "\n".join([*lines, "", *told] if notes else lines)
 
 
 def _table(processes: list[dict[str, Any]]) -> list[str]:
@@ -78,10 +83,10 @@ def _table(processes: list[dict[str, Any]]) -> list[str]:
                 "no step" if has_stopped(trainer) else seconds(trainer.get("step_seconds")),
                 gib(trainer.get("allocated_bytes")),
                 gib(trainer.get("reserved_bytes")),
-                width.cut(shown_command(process["command"] or DASH), _room()),
+                shown_command(process["command"] or DASH),
             )
         )
-    first, *others = output.table(rows, right=(0, 3, 4, 6, 7, 8, 9))
+    first, *others = _fitting(rows)
     lines, job = [first], None
     for line, own, process in zip(others, jobs, processes, strict=True):
         if own != job:
@@ -90,8 +95,28 @@ def _table(processes: list[dict[str, Any]]) -> list[str]:
         notes = [*_states(process["devices"]), *_notes(process["trainer"] or {})]
         notes = notes if process["trainer"] else []
         lost = process["loss_not_finite"]
-        lines += [line, *(f"{' ' * 10}{note}" for note in ([lost, *notes] if lost else notes))]
+        for note in [lost, *notes] if lost else notes:
+            line = "\n".join([line, *on_terminal(f"{' ' * 10}{note}")])
+        lines.append(line)
     return lines
+
+
+def _fitting(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return the lines of the table, without what no process has; the command gets what is left."""
+    kept = [
+        at
+        for at, head in enumerate(rows[0])
+        if head not in OFTEN_UNKNOWN or any(row[at] != DASH for row in rows[1:])
+    ]
+    to_the_right = [at for at, old in enumerate(kept) if rows[0][old] in NUMBERS]
+    left = output.table([[row[at] for at in kept[:-1]] for row in rows], to_the_right)
+    taken = max(map(width.cells, left))
+    columns = _columns()
+    room = 120 if columns is None else max(20, columns - taken - 2)
+    return [
+        f"{width.pad(line, taken)}  {width.cut(row[-1], room)}"
+        for line, row in zip(left, rows, strict=True)
+    ]
 
 
 def _heading(job: str, count: int, trainer: Mapping[str, Any]) -> str:
@@ -159,9 +184,17 @@ def _notes(trainer: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _room() -> int:
-    """Cells for the command: what the terminal leaves, plenty where there is none."""
+def on_terminal(line: str) -> list[str]:
+    """Break a line that a terminal would break within a word, with its indent."""
+    columns, indent = _columns(), " " * (len(line) - len(line.lstrip()))
+    if columns is None or width.cells(line) <= columns:
+        return [line]
+    return [indent + part for part in width.wrap(line, max(20, columns - len(indent)))]
+
+
+def _columns() -> int | None:
+    """Return how wide the terminal is, None where there is none."""
     try:
-        return max(20, os.get_terminal_size(sys.stdout.fileno()).columns - 92)
+        return os.get_terminal_size(sys.stdout.fileno()).columns
     except (OSError, ValueError):
-        return 120
+        return None
