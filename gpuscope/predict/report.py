@@ -49,17 +49,19 @@ NAMES = {
     "unknown": "unknown",
 }
 _OF_OPERATORS = ("activation", "temporary", "unknown")
+MOST_WAYS = 3
+"""The ways to fit that are named beside the verdict; the table has all."""
 PHASES = {"forward": "forward pass", "backward": "backward pass", "optimizer": "optimizer step"}
 
 
 def lines(answer: Answer, width: int, glyphs: Charset = BLOCKS) -> list[Line]:
     """Return the whole answer, ``width`` cells wide."""
-    out = [part for line in headline(answer) for part in wrap(line, width, 2)]
+    told = [*headline(answer), *ways_to_fit(answer), *largest_lines(answer)]
+    out = [part for line in told for part in wrap(line, width, 2)]
     out += [*wrap([(subject(answer), "muted")], width, 2), []]
     out += _peaks(answer, width)
     out += [[], *_owners(answer, width, glyphs)]
     out += [[], *(part for line in where(answer) for part in wrap(line, width, 2))]
-    out += [part for line in largest_lines(answer) for part in wrap(line, width, 2)]
     if answer.what_if is not None:
         out += [[], *fix_lines(answer, answer.what_if, width), *left_lines(answer.left_out, width)]
     return [*out, *([[]] if answer.doubts else [])] + [
@@ -106,6 +108,21 @@ def headline(answer: Answer) -> list[Line]:
     return out
 
 
+def ways_to_fit(answer: Answer) -> list[Line]:
+    """Return in one line what makes a training fit that does not, where that was tried."""
+    if answer.what_if is None or answer.verdict is None or answer.verdict.outcome == "fits":
+        return []
+    fitting = [
+        one.fix.title
+        for one in answer.what_if
+        if one.verdict is not None and one.verdict.outcome == "fits"
+    ]
+    if not fitting:
+        return [[("None of the fixes below is enough by itself.", "text")]]
+    any_of = " any of" if len(fitting) > 1 else ""
+    return [[(f"It fits with{any_of}: ", "text"), ("; ".join(fitting[:MOST_WAYS]), "title")]]
+
+
 def need_text(answer: Answer) -> str:
     """Return what is needed beside what the card has, and what then remains or is missing.
 
@@ -143,7 +160,7 @@ def subject(answer: Answer) -> str:
     parts = [request.model, f"batch {answer.batch}", *request_words(request)]
     parts += [one for one in answer.setup if one.lower() not in map(str.lower, parts)]
     parts += [
-        f"{answer.parameters / 1e6:,.1f} M parameters"
+        f"{parameters_text(answer.parameters)} parameters"
         if answer.parameters >= 1e5
         else f"{answer.parameters:,} parameters",
         f"traced with torch {answer.torch}",
@@ -151,6 +168,11 @@ def subject(answer: Answer) -> str:
     ]
     conf = answer.settings.text()
     return ", ".join(parts + ([conf] if conf else []))
+
+
+def parameters_text(count: int) -> str:
+    """Return how many parameters a model has, as people call it: ``124.1 M``, ``8.07 B``."""
+    return f"{count / 1e9:,.2f} B" if count >= 1e9 else f"{count / 1e6:,.1f} M"
 
 
 def request_words(request: Request) -> list[str]:
@@ -348,7 +370,7 @@ def largest_lines(answer: Answer) -> list[Line]:
 
 
 def _largest_line(name: str, found: Largest | None, why: str) -> Line:
-    title = f"{name.replace('_', ' ')}: "
+    title = f"{name.replace('_', ' ').capitalize()}: "
     if found is None:
         return [(title, "muted"), ("unknown, ", "text"), (why, "text")]
     if found.batch == 0:

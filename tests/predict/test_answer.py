@@ -407,6 +407,36 @@ def test_each_fix_frees_what_its_own_trace_says_and_the_largest_comes_first():
     assert {one.key for one in answer.left_out} == {"fp16", "sequence-half", "resolution-half"}
 
 
+@pytest.mark.parametrize(("count", "said"), [(124_100_000, "124.1 M"), (8_072_200_000, "8.07 B")])
+def test_the_size_of_a_model_is_told_as_people_call_it(count, said):
+    answer = replace(asked().finish(), parameters=count)
+    assert f", {said} parameters, " in plain([(report.subject(answer), "")])
+
+
+def test_what_was_asked_for_stands_beside_the_verdict():
+    """Whoever asks for a fix or for the largest batch reads it first, not below the tables."""
+    asking = asked()
+    asking.find_fixes(ranks=4)
+    asking.find_largest()
+    answer = asking.finish()
+    assert answer.verdict is not None
+    fits = [replace(one, verdict=replace(answer.verdict, outcome="fits")) for one in answer.what_if]
+    short = [replace(one, verdict=replace(answer.verdict, outcome="too_close")) for one in fits]
+
+    def told(outcome, tried):
+        answer.verdict, answer.what_if = replace(answer.verdict, outcome=outcome), tried
+        return [plain(line) for line in report.lines(answer, 100)]
+
+    _, said, largest, *rest = told("does_not_fit", [*short[:2], *fits[2:4]])
+    ways = f"{fits[2].fix.title}; {fits[3].fix.title}"
+    assert said == f"It fits with any of: {ways}"
+    assert largest.startswith("Largest batch: ")
+    assert not any("argest batch" in line for line in rest)
+    assert f"It fits with: {fits[0].fix.title}" in told("too_close", [fits[0]])
+    assert told("does_not_fit", short)[1] == "None of the fixes below is enough by itself."
+    assert not any("fits with" in line for line in told("fits", fits)[:3])
+
+
 def test_an_answer_that_fits_by_less_than_its_error_says_why_it_still_fits():
     answer = asked().finish()
     assert answer.verdict is not None

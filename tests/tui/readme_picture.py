@@ -171,7 +171,7 @@ def pictures() -> dict[str, list[Scene]]:
         "The largest batch that fits, and what each fix would free",
         page(prediction, "reached in"),
         6,
-        r"largest batch: \d+",
+        r"Largest batch: \d+",
     )
     left_out, answers = grid_of_text("…", WIDTH), page(prediction, "reached in", 14)
     return {

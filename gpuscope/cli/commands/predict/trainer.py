@@ -449,12 +449,12 @@ def _batches(document: dict[str, Any]) -> str:
     factor = document.get("largest_batch_factor")
     if document["largest_batch"] is not None:
         span = f"{document['largest_batch_low']} to {document['largest_batch_high']}"
-        return f"largest batch: {document['largest_batch']} (from {span}); now {document['batch']}"
+        return f"Largest batch: {document['largest_batch']} (from {span}); now {document['batch']}"
     if factor:
         span = f"{factor['low']:.2f} to {factor['high']:.2f}"
         return (
-            f"largest batch: {factor['best']:.2f} times the one it trains with ({span}); "
+            f"Largest batch: {factor['best']:.2f} times the one it trains with ({span}); "
             "--batch N says it in samples"
         )
     why = next(str(row["reason"]) for row in document["unknown"] if row["path"] == "largest_batch")
-    return f"largest batch: unknown, {why}"
+    return f"Largest batch: unknown, {why}"
