@@ -71,7 +71,7 @@ def test_the_verbs_tell_a_loss_that_stays_nan_in_a_real_training(start):
     pid = start("step >= 40")
     waited = asked("wait", pid, "--timeout", 20)
     assert waited.returncode == ExitStatus.NOT_FINITE
-    assert f"the loss of pid {pid} is nan since step 36–40." in waited.stderr
+    assert f"the loss of pid {pid} (train.py) is nan since step 36–40." in waited.stderr
     assert row_of(pid)["loss_not_finite"] == "loss is nan since step 36–40"
     found = asked("doctor", pid)
     assert found.returncode == ExitStatus.PROBLEMS

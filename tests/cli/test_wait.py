@@ -127,7 +127,10 @@ def child():
 def test_a_stall_returns_its_own_code(child, capsys):
     frames = own_trainer(child.pid, step_age_seconds=500.0, stall_at="train.py:88 load")
     assert waited(frames, str(child.pid)) == ExitStatus.STALLED == 10
-    assert "no step for 8 min 20 s, stuck at train.py:88 in load" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no step for 8 min 20 s, stuck at train.py:88 in load" in said
+    assert f"pid {child.pid} (train.py) has stalled" in said
+    assert said.endswith(f"\nNext: gpuscope doctor {child.pid}    says what to do\n")
 
 
 @pytest.mark.parametrize("shown", ["nan", "inf"])
@@ -138,7 +141,9 @@ def test_a_loss_that_is_lost_returns_its_own_code(child, capsys, shown):
         [313, "loss", f.NOT_SUPPORTED, f"the progress bar shows loss {shown} since step 812"]
     )
     assert waited(frames, str(child.pid)) == ExitStatus.NOT_FINITE == 11
-    assert f"the loss of pid {child.pid} is {shown} since step 812." in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"the loss of pid {child.pid} (train.py) is {shown} since step 812." in said
+    assert f"Next: gpuscope doctor {child.pid} " in said
 
 
 @pytest.mark.parametrize(

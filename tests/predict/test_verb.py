@@ -269,6 +269,9 @@ def test_what_does_not_fit_names_the_next_question(capsys):
     assert out.startswith("Does not fit")
     assert out.endswith(f"{ask}, or with --largest-batch, which searches for the largest batch.")
     assert ask not in told(capsys, *small, "--what-if")
+    one = told(capsys, "--batch", "1", "--capacity", "300MiB")
+    assert one.startswith("Does not fit")
+    assert one.endswith(f"{ask}."), "one sample has no smaller batch"
     assert "Next:" not in told(capsys, *small, "--what-if", "--largest-batch")
     assert "Next:" not in told(capsys, "--capacity", "64GiB")
     assert "Next:" not in told(capsys)

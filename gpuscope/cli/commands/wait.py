@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -251,6 +252,9 @@ class ProcessWait:
         pid = self.pid
         process = _latest([p for p in host.processes if p.definition.pid == pid])
         trainer = _latest([t for t in host.trainers if t.definition.pid == pid])
+        script = trainer.definition.script if trainer is not None else None
+        name = f"pid {pid} ({clean(os.path.basename(script), 60)})" if script else f"pid {pid}"
+        then = f"\nNext: gpuscope doctor {pid}    says what to do" if self._local else ""
         if trainer is not None and trainer.gone is None:
             self._seen = True
             if is_stalled(trainer):
@@ -259,12 +263,12 @@ class ProcessWait:
                 where = f", {stands}" if stands else ""
                 return WaitResult(
                     ExitStatus.STALLED,
-                    f"pid {pid} has stalled: no step for {age_text(age)}{where}.",
+                    f"{name} has stalled: no step for {age_text(age)}{where}.{then}",
                 )
         told = (loss_of(host, one) for one in (trainer, process) if one is not None)
         lost = next((one for one in told if one is not None), None)
         if lost is not None:
-            text = f"the loss of pid {pid} is {lost.value} {lost.brief}."
+            text = f"the loss of {name} is {lost.value} {lost.brief}.{then}"
             return WaitResult(ExitStatus.NOT_FINITE, text)
         living = next(
             (one for one in (process, trainer) if one is not None and one.gone is None), None

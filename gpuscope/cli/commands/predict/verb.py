@@ -366,7 +366,9 @@ def _next_lines(answer: Answer, width: int) -> list[Line]:
     asks = {
         "--what-if, which shows which settings fit": answer.what_if is None
         and not answer.request.serve,
-        "--largest-batch, which searches for the largest batch": answer.largest is None,
+        # of one sample that does not fit there is no smaller batch
+        "--largest-batch, which searches for the largest batch": answer.largest is None
+        and answer.batch > 1,
     }
     left = [text for text, useful in asks.items() if useful]
     if not left or answer.verdict is None or answer.verdict.outcome == "fits":
