@@ -87,12 +87,26 @@ def nearest_word(parser: argparse.ArgumentParser, message: str) -> str:
             for name in action.option_strings
         ]
         near = _nearest(option.group(1), listed, 0.7)
-        return near if near != option.group(1) else ""  # after -- it is no option
+        if near == option.group(1):  # after -- it is no option
+            return ""
+        return near or _option_with(parser, option.group(1)[2:])
     if value:
         for action in parser._actions:
             names = action.option_strings or (str(action.metavar or action.dest),)
             if action.choices and value.group(1) == "/".join(names):
                 return _nearest(value.group(2), map(str, action.choices))
+    return ""
+
+
+def _option_with(parser: argparse.ArgumentParser, value: str) -> str:
+    """Return ``--amp bf16`` for the value ``bf16``, "" where no option takes it."""
+    from ..lab.toggles import BY_NAME
+
+    for action in parser._actions:
+        toggle = BY_NAME.get(action.dest)
+        values = action.choices or (toggle.choices if toggle is not None else ())
+        if action.help != argparse.SUPPRESS and action.option_strings and value in values:
+            return f"{action.option_strings[-1]} {value}"
     return ""
 
 

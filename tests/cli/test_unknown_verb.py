@@ -120,6 +120,8 @@ def test_words_of_other_programs_lead_to_ours():
         ("doctor --fail-on warnings", "warning"),
         ("completion bsh", "bash"),
         ("--readolny", "--readonly"),
+        ("predict --nf4", "--quantize nf4"),
+        ("tune gpt-small --bf16", "--amp bf16"),
         ("--theme light replay x.gsr", "gpuscope replay --theme light x.gsr"),
     ],
 )
