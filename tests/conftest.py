@@ -95,6 +95,15 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[
     return [] if names.intersection(left_out(collector.config)) else None
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a real GPU where torch finds none, before anything is set up for it."""
+    if item.get_closest_marker("gpu") is not None:
+        torch = pytest.importorskip("torch")
+        if not torch.cuda.is_available():
+            pytest.skip("torch finds no CUDA device")
+
+
 class Turned(pytest.Dir):
     """A folder whose files are read from another place on in each worker.
 

@@ -47,9 +47,6 @@ def verb(*words: str) -> dict[str, object]:
 
 
 def test_a_snapshot_of_a_running_training(tmp_path):
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device is here")
     script, stepped = tmp_path / "train.py", tmp_path / "stepped"
     script.write_text(TRAINING)
     environ = {**os.environ, "STEPPED": str(stepped)}

@@ -104,7 +104,6 @@ def test_a_graph_break_is_an_error_where_the_whole_is_asked_for():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
 @pytest.mark.parametrize(("claim", "config"), models("cuda"), ids=name_of)
 def test_on_a_gpu(claim: Claim, config: LabConfig):
     if torch.cuda.device_count() < claim.gpus:

@@ -18,10 +18,7 @@ from tests.lab.gpu_workers import (  # noqa: E402
     plain_environment,
 )
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 
 def test_validation_with_grad_costs_memory_and_none_of_it_step_time() -> None:

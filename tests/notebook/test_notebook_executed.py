@@ -129,9 +129,6 @@ def test_a_terminal_shows_plain_text():
 
 @pytest.mark.gpu
 def test_a_cell_on_cuda_is_measured_to_the_byte_and_told_by_line():
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("torch finds no CUDA device")
     first, kept, freed, looked = executed(
         "import torch\nx = torch.ones(1, device='cuda')",
         "%%gpuscope --lines\nkept = torch.empty(64 << 20, dtype=torch.uint8, device='cuda')",

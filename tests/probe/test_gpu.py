@@ -11,10 +11,7 @@ import pytest
 from tests.fakes.probe_client import TRAINING, Reader, sockets, trainer, wait_for
 
 torch = pytest.importorskip("torch")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 CUDA = TRAINING.replace("torch.nn.Linear(32, 4))", "torch.nn.Linear(32, 4)).cuda()").replace(
     "torch.randn(8, 16)", "torch.randn(8, 16, device='cuda')"

@@ -24,7 +24,7 @@ from gpuscope.tui.memory.summary import summary
 from tests.fakes.probe_client import trainer
 from tests.tui.pilot import in_loop
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 TRAINING = """
 import time, torch, gpuscope
 model = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 1024)).to(device)
@@ -144,7 +144,6 @@ async def test_modules_of_a_real_trainer_are_exact_and_a_cpu_has_no_summary():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
 @in_loop
 async def test_the_rows_of_a_real_card_add_up_to_what_the_driver_says():
     with training("cuda:0") as pid:
