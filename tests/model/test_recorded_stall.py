@@ -48,30 +48,6 @@ def test_the_rank_that_keeps_the_others_is_named_with_its_line():
     assert [t.definition.rank for t in texts[last].behind] == [1]
 
 
-def test_what_a_device_holds_beside_its_processes_is_within_two_percent():
-    """What a device holds beside its processes is within two percent.
-
-    That is what the device uses less what its processes hold, where both were read within 100 ms
-    and the device holds what it held half a second before (nothing is being made, and no process is
-    dying).
-    """
-    shares, before = [], {}
-    for host in moments():
-        for device in host.devices:
-            uses = [use for use in device.uses if use.gone is None]
-            used, held = device.number("used_bytes"), [use.number("used_bytes") for use in uses]
-            moment = device.sampled_seconds
-            if not used or not held or None in held or moment is None:
-                continue
-            last, before[device.id] = before.get(device.id), (moment, used)
-            if last is None or last[0] == moment or last[1] != used:
-                continue
-            if all(abs((use.sampled_seconds or 0) - moment) <= 0.1 for use in uses):
-                shares.append((used - sum(filter(None, held))) / used)
-    assert len(shares) > 50
-    assert max(map(abs, shares)) <= 0.02
-
-
 def test_a_rank_that_is_stuck_in_its_loader_waited_for_data_as_its_steps_did():
     """One of the two samples before the hang is of that line, and no step waited long for data."""
     ((_, _, job), *_) = past_trainers.read(str(SHIPPED / "h200x2-stall.gsr")).jobs

@@ -1,14 +1,11 @@
-"""The allocator's history has a compact form that loses nothing.
-
-Here is also the table of real runs that predictions are judged on.
-"""
+"""The allocator's history has a compact form that loses nothing."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from bench.predict import recorded, truth_table
+from bench.predict import recorded
 from bench.predict.truth import Search
 from bench.predict.truth_table import Config
 
@@ -85,18 +82,6 @@ def test_a_label_names_operators_then_functions() -> None:
         "at::native::{anonymous}::f < at::_ops::addmm | modules/linear.py:12 forward",
     ]
     assert recorded.as_trace(data).owner(0).operation == data["label_table"][0]
-
-
-def test_the_table_covers_every_family_with_every_toggle() -> None:
-    configs = truth_table.table()
-    assert len({config.name for config in configs}) == len(configs) >= 220
-    for model, *_ in truth_table.FAMILIES:
-        mine = [config for config in configs if config.model == model]
-        assert {config.amp for config in mine} == {"off", "bf16", "fp16"}
-        assert {config.checkpoint for config in mine} == {0, 1}
-        assert {config.optimizer for config in mine} >= {"adamw", "sgd"}
-        assert {config.fused for config in mine} >= {None, True}
-        assert len({config.batch for config in mine}) >= 2
 
 
 def test_a_search_ends_at_the_largest_batch_that_fits() -> None:
