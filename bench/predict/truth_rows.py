@@ -75,13 +75,6 @@ def rows(path: Path = TABLE) -> list[dict[str, Any]]:
     return [{**toggles, "error": None, **host, **row} for row in found]
 
 
-def about(path: Path = TABLE) -> dict[str, Any]:
-    """What the table was measured on."""
-    with path.open() as file:
-        found: dict[str, Any] = json.loads(file.readline())
-    return found
-
-
 def made(paths: Iterable[Path]) -> Iterable[str]:
     raw = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
     good = [

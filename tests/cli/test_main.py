@@ -57,13 +57,6 @@ def test_options_that_few_need_are_taken_and_not_listed(verb, option):
     assert f"arguments: {option}" not in done.stderr
 
 
-def test_unknown_verb_is_a_usage_error_that_lists_the_verbs():
-    done = command("frobnicate")
-    assert done.returncode == 64
-    assert "devices" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_unknown_option_is_a_usage_error():
     assert command("devices", "--jsn").returncode == 64
 

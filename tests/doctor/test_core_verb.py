@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 
-from gpuscope.cli import main as cli
 from gpuscope.cli.commands.doctor import bundle as doctor_bundle
 from gpuscope.cli.commands.doctor import targets as doctor_targets
 from gpuscope.cli.commands.doctor import verb as doctor_verb
@@ -394,7 +393,3 @@ def test_a_terminal_without_our_signs_gets_others(tmp_path):
     assert done.returncode == 0
     assert b"  helps" not in done.stdout
     done.stdout.decode("ascii")
-
-
-def test_the_verb_is_in_the_table_of_the_command_line():
-    assert "doctor" in cli.VERBS
