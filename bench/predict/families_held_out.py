@@ -18,7 +18,6 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint as recompute
 
 from .families import Made, Repeated, adamw, labelled
-from .families_unseen import MixerBlock
 
 # ── own ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -189,6 +188,22 @@ def speech(batch: int, device: Any, checkpoint: bool = False) -> Made:
         return functional.ctc_loss(spoken, targets, *lengths)
 
     return adamw(model, forward)
+
+
+class MixerBlock(nn.Module):
+    def __init__(self, tokens: int, width: int):
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.across = nn.Sequential(
+            nn.Linear(tokens, 2 * tokens), nn.GELU(), nn.Linear(2 * tokens, tokens)
+        )
+        self.along = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.across(self.first(x).transpose(1, 2)).transpose(1, 2)
+        return x + self.along(self.second(x))
 
 
 def mixer(batch: int, device: Any, checkpoint: bool = False) -> Made:

@@ -373,7 +373,6 @@ def main() -> int:
     parser.add_argument("--held-out", action="store_true", help="models that nothing was fitted to")
     parser.add_argument("--bisect", action="store_true")
     parser.add_argument("--expandable", action="store_true")
-    parser.add_argument("--unseen", action="store_true", help="models that nothing was tuned with")
     parser.add_argument("--blind", action="store_true", help="models that nobody has predicted")
     parser.add_argument("--frozen", action="store_true", help="backbones without gradients")
     parser.add_argument("--compiled", action="store_true", help="compiled trainings")
@@ -422,8 +421,6 @@ def main() -> int:
     configs = truth_table.table()
     if arguments.expandable:
         configs = truth_table.expandable()
-    elif arguments.unseen:
-        configs = list(truth_unseen.unseen())
     elif arguments.blind:
         configs = list(truth_unseen.blind())
     elif arguments.frozen:

@@ -30,7 +30,7 @@ MEASURED = {
         943_906_816,
     ),
     "tagger": (
-        Request("bench.predict.families_unseen_text:tagger", batch=30, amp="fp16", optimizer="sgd"),
+        Request("bench.predict.families_unseen:tagger", batch=30, amp="fp16", optimizer="sgd"),
         255_301_632,
     ),
 }
