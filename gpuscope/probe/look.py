@@ -410,6 +410,7 @@ def added_seconds(
     step, ordered = steady, sorted(usual)
     if ordered[3 * len(ordered) // 4] - ordered[len(ordered) // 4] > SPREAD * step:
         return None
+    step = max(step, ordered[len(ordered) // 4])  # some are short, as the second of a training
     until = time.monotonic() + 2 * min(step, SOON_ENOUGH_SECONDS)
     while steps.counted == counted and time.monotonic() < until:
         time.sleep(min(0.01, step / 2))  # for the end of the step in which it was read
