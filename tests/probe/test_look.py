@@ -321,7 +321,8 @@ def test_a_process_without_cuda_has_nothing_to_look_at():
     ("durations", "seconds", "expected"),
     [([0.1] * 20, 1.5, 0.5), ([0.1] * 20, 0.9, 0.0), ([0.1, 0.3] * 10, 1.5, None),
      ([0.1] * 3, 1.5, None), ([0.1] * 39 + [3.0], 1.5, 0.5),
-     ([0.01] + [0.1] * 8, 1.5, 0.5), (([0.1] * 9 + [3.0]) * 2, 4.4, None)],  # a checkpoint; a loss that is read at each tenth step
+     ([0.01] + [0.1] * 8, 1.5, 0.5),
+     (([0.1] * 9 + [3.0]) * 2, 4.4, None)],  # a checkpoint; a loss that is read at each tenth step
 )  # fmt: skip
 def test_what_it_cost_is_what_the_steps_took_longer(durations, seconds, expected):
     class Ending:
