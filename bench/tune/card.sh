@@ -8,10 +8,10 @@
 #   bench/tune/card.sh grids     the grids of the models of $GRIDS, here also MODEL:PARTS for a grid that so many cards share, and
 #                                tune in its share of the time of each that is complete
 #     On one H200 with 16 cores a run of these grids took 4 s uncompiled and, with its first compilation, 6 to 18 s: 220 s (gru-lm)
-#     to 418 s (tabular) for the 36 of a factory without convolutions, and then 90 to 260 s for tune and the turns. Complete are
-#     mlp-large, lstm-lm, dlrm-like, tabular, mlp-wide and gru-lm. Of decoder-tiny 16 runs are left, 12 s each. A card continues with
-#       BARS=bars GRIDS=decoder-tiny,nerf OUT=out bench/tune/card.sh grids      (bars: the output of the last call)
-#       python -m bench.tune.grids --pack decoder-tiny=out/quarter/decoder-tiny nerf=out/quarter/nerf      (once complete)
+#     to 418 s (tabular) for the 36 of a factory without convolutions, and then 90 to 160 s for tune and the turns. Complete are
+#     mlp-large, lstm-lm, dlrm-like, tabular, mlp-wide, gru-lm and decoder-tiny. A card continues a grid, such as llama-like, with
+#       BARS=bars GRIDS=llama-like OUT=out bench/tune/card.sh grids      (bars: the output of the last call)
+#       python -m bench.tune.grids --pack llama-like=out/quarter/llama-like      (once complete)
 # $BARS names folders, with colons between them: ledgers with grids, and the output of an earlier call, which is continued.
 # GRIDS (gpt-small,conv-small) are the models with a grid. pytorch-autotune can be given as a wheel in AUTOTUNE_WHEEL.
 cd "$(dirname "$0")/../.." || exit 1
