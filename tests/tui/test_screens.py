@@ -70,6 +70,21 @@ async def test_a_driver_that_has_not_answered_yet_is_not_said_to_be_missing():
 
 
 @in_loop
+async def test_a_black_box_says_why_it_shows_nothing_of_its_host():
+    why = "a black box has no data about its host"
+    frames = [
+        replace(one, h=[[f.HOST_ID]], why=[[f.HOST_ID, "load_1m", f.NOT_SUPPORTED, why]])
+        if isinstance(one, f.Sample)
+        else one
+        for one in views.cpu_only(trains=False)
+    ]
+    screen = await shown(frames)
+    assert screen.count(why) >= 3, "the GPUs, the CPU and the memory of the host"
+    assert "No reading of the GPUs yet" not in screen
+    assert "no readings" not in screen
+
+
+@in_loop
 async def test_no_trainer_says_what_is_free_and_who_holds_the_rest():
     screen = await shown(views.vacant(), wanted="CUDA_VISIBLE_DEVICES=2 gpuscope run train.py")
     assert "GPU 2-7: 139 GiB each" in screen

@@ -17,6 +17,7 @@ from ...model.step_time import input_columns, input_share
 from ...text.units import GIB, duration_text, window_text
 from ..charts.axes import loss_axis, nominal
 from ..charts.strips import Painted
+from ..shared.host_text import why_unknown
 from ..shared.job_rows import loss_text
 from ..shell.clock_at import clock_at
 from ..terminal.soon import once_after_refresh
@@ -368,9 +369,11 @@ class Charts(Vertical):
         if kind == "cpu":
             title, top = f"CPU %, {host.definition.cpu_count or '?'} cores", 100.0
             series = [self._one("all cores", "series1", host.id, "cpu_percent")]
+            chart.show_empty(why_unknown(host, "no readings"))
         elif kind == "host_memory":
             title, total = "Host memory in use, GiB", host.definition.memory_total_bytes
             series, top = self._host_memory(host), nominal(total / GIB) if total else None
+            chart.show_empty(why_unknown(host, "no readings"))
         elif kind == "power" and device is not None:
             title, top = "Power, W", device.number("power_limit_watts")
             series = self._power(host, device)
@@ -470,12 +473,10 @@ class Charts(Vertical):
         return drawn_trainers(self._worst_first(host), len(TOKENS), self._span, column)
 
     def _host_memory(self, host: HostView) -> list[Series]:
-        from ..charts.line import Series
-
-        past = self._history(host.id, "memory_available_bytes")
+        free = self._one("in use", "series1", host.id, "memory_available_bytes")
         total = host.definition.memory_total_bytes
-        values = [None if v is None or not total else (total - v) / GIB for v in past.values]
-        return [Series("in use", "series1", past.seconds, values)]
+        values = [None if v is None or not total else (total - v) / GIB for v in free.values]
+        return [replace(free, values=values)]
 
 
 def _with_readings(host: HostView, device: DeviceView | None) -> DeviceView | None:

@@ -14,6 +14,7 @@ from ...text.units import bytes_text, percent_text
 from ...wire.frames import NOT_ANSWERED
 from ..background.view_state import ViewState
 from ..shared.device_state_text import free_devices, idle_since
+from ..shared.host_text import why_unknown
 from ..widgets.pane import WAITING
 
 HEAD = "No NVIDIA driver here: "
@@ -78,7 +79,8 @@ def no_devices(
     if host is None or host.sampled_seconds is None:
         return [[("waiting for the first reading", "muted")]]
     if host.nvml is None or host.nvml.text == NOT_ANSWERED:  # a driver may be there all the same
-        return [[("No reading of the GPUs yet.", "muted")], [(facts(host), "muted")]]
+        nothing = why_unknown(host, "No reading of the GPUs yet.")
+        return [[(nothing, "muted")], [(facts(host), "muted")]]
     reason = host.nvml.text
     if reason.casefold().startswith(HEAD.casefold()):  # the agent says it in the same words
         reason = reason[len(HEAD) :]

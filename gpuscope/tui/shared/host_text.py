@@ -11,6 +11,7 @@ from ..charts.bins import Bins
 from ..charts.spark import spark
 from ..theme import Glyphs
 from ..widgets.bars import meter
+from .job_series import missing
 
 LABEL, VALUE, WORDS = 9, 7, 27
 COURSE_ROWS = 3
@@ -30,7 +31,7 @@ def host_lines(
     """Return CPU with its last minute, load, memory and what shares it; unknown parts are left out.
 
     Where ``rows`` are too few for CPU, its last minute and memory, the minute is left out, and
-    where it is ``charted`` elsewhere.
+    where it is ``charted`` elsewhere. Where nothing is known, they say why.
     """
     bar = max(6, min(24, cells - LABEL - VALUE - WORDS))
     d, n = host.definition, host.number
@@ -76,7 +77,14 @@ def host_lines(
     if agent is not None:
         text = f"{percent_text(agent / 100)} of a core"
         lines.append([(fit("agent", LABEL), "muted"), (text, "muted")])
+    if not lines and (why := why_unknown(host)):
+        return styled.wrap([(why, "muted")], cells)
     return [styled.cut(line, cells) for line in lines]
+
+
+def why_unknown(host: HostView, otherwise: str = "") -> str:
+    """Return why nothing is read of a host itself, as in a black box, where that is told."""
+    return missing(host, "load_1m", otherwise)
 
 
 def _last_minute(

@@ -15,6 +15,7 @@ from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import window_text
 from ..charts.stacked import NO_STEPS
+from ..shared.host_text import why_unknown
 from ..shared.host_trends import power_trends, trainer_trends
 from ..shared.windows import window_of
 from ..shell.clock_at import clock_at
@@ -202,6 +203,7 @@ class MeasuredPanels(TimePanels):
             steps = self.session.history(trainer.id, "step", window) if trainer else NO_STEPS
             over = since_looked(self.session, steps, now)
             found = loads(self.session, host, self._devices, ranks, window, rows, over)
+            self._load.show_empty(why_unknown(host, "no readings yet"))
             draw_loads(self._load, found, window, now, clock)
 
     # ── room ──
