@@ -22,7 +22,7 @@ from ..model.memory_layers import trainer_of
 from ..model.memory_room import headroom
 from ..model.ranks import subject_of
 from ..model.step_parts import passes_of
-from ..store.view import DeviceView, JobView
+from ..store.view import DeviceView, JobView, TrainerView
 from ..text.units import bytes_text, percent_text
 from .finding import Effect, Evidence, Finding
 from .live_input import steady_ranks
@@ -169,6 +169,8 @@ def idle_tensor_cores(scene: LiveScene, job: JobView) -> Findings:
             idle = tensor_idle(scene.host, device, scene.history)
             if idle is not None and idle.trainer is trainer:
                 found.append((device, idle))
+            elif idle is None and scene.look(trainer) is None:
+                yield from _of_shared_card(scene, trainer, device)
     if not found:
         return
     evidence = [_idle_evidence(device, idle) for device, idle in found[:2]]
@@ -194,6 +196,18 @@ def idle_tensor_cores(scene: LiveScene, job: JobView) -> Findings:
         where=place(scene, found[0][1].trainer),
         rank=compute if compute is not None else 0.5,
     )
+
+
+def _of_shared_card(scene: LiveScene, trainer: TrainerView, device: DeviceView) -> Findings:
+    """Yield what would tell whose tensor cores are idle, where several compute on a card."""
+    idle = tensor_idle(scene.host, device, scene.history, shared=True)
+    if idle is not None:
+        yield WORDINGS.abstained(
+            "tensor-idle",
+            pid=trainer.definition.pid,
+            gpu=device.definition.index,
+            tensor=percent_text(idle.tensor / 100),
+        )
 
 
 def _idle_evidence(device: DeviceView, idle: TensorIdle) -> Evidence:

@@ -277,14 +277,14 @@ def _others_compute(host: HostView, device: DeviceView, trainer: TrainerView) ->
 
 
 def tensor_idle(
-    host: HostView, device: DeviceView, history: HistoryOf = no_history
+    host: HostView, device: DeviceView, history: HistoryOf = no_history, shared: bool = False
 ) -> TensorIdle | None:
     """Return the readings of a device whose training most likely multiplies in plain float32.
 
     Its SMs work, at a power that only arithmetic draws, and its tensor cores do next to nothing.
     None where that is not so, where the card does not tell, and where it is the memory's bandwidth
     or float64 that keeps it busy. The readings are those of the whole card, so it is None too where
-    somebody else computes there.
+    somebody else computes there, unless asked for a ``shared`` card: then one of its trainings is.
     """
     now = device.number("tensor_active_percent")
     if now is None or now >= TENSOR_IDLE_PERCENT:
@@ -292,7 +292,9 @@ def tensor_idle(
     trainer = next(
         (t for a in living(device) if (t := trainer_of(host, a)) is not None and warmed_up(t)), None
     )
-    if trainer is None or hang(host, device) is not None or _others_compute(host, device, trainer):
+    if trainer is None or hang(host, device) is not None:
+        return None
+    if not shared and _others_compute(host, device, trainer):
         return None
 
     def mean(column: str) -> float | None:

@@ -38,7 +38,7 @@ from gpuscope.model.job_state import job_state, worst_of_jobs
 from gpuscope.model.stalls import find_stall
 from gpuscope.report.host import Watched
 from gpuscope.report.host import chapter as chapter_of_host
-from gpuscope.store.view import HostView, View
+from gpuscope.store.view import HistoryOf, HostView, View
 from gpuscope.tui.background.doctor_watch import DoctorWatch
 from gpuscope.tui.device import text as device_text
 from gpuscope.tui.device.load_text import load_lines
@@ -382,7 +382,13 @@ def test_tensor_cores_are_not_called_idle_where_somebody_else_may_compute(
 ) -> None:
     process = f.ProcDef(51120, 9, views.WALL - 90000, "lin", "python", "python other.py", 1, False)
     beside = [f.Def(150, proc=process), f.Def(250, use=f.UseDef(150, 10))]
-    assert (word_of_the_first_device(beside, use) == "tensor idle") is blamed
+    host, history = beside_a_process(beside, use)
+    assert (judge(host, host.devices[0], history).word == "tensor idle") is blamed
+    left_open = [one.missing for one in live.examine(host, history).abstained]
+    assert left_open == [] if blamed else len(left_open) == 1
+    said = " ".join(left_open)
+    assert blamed or "those of GPU 0 are active 1.8 % of the time, and another process" in said
+    assert blamed or said.endswith(f"gpuscope why {jobs.FIRST_PID}")
 
 
 @pytest.mark.parametrize(("job", "blamed"), [("another", False), ("job-r", True)])
@@ -393,19 +399,19 @@ def test_tensor_cores_are_called_idle_beside_a_rank_of_the_same_job_only(
     process, _, rank, _ = views.trainer(51150, 4, 5, "ada", True, job)
     allocator = f.AllocDef(350, 0, "GPU-00000000-0000-0000-0000-000000000000", 10)
     beside = [process, f.Def(250, use=f.UseDef(150, 10)), rank, f.Def(450, alloc=allocator)]
-    assert (word_of_the_first_device(beside, {"sm_percent": 40.0}) == "tensor idle") is blamed
+    host, history = beside_a_process(beside, {"sm_percent": 40.0})
+    assert (judge(host, host.devices[0], history).word == "tensor idle") is blamed
 
 
-def word_of_the_first_device(beside: list[f.Frame], use: dict[str, f.Scalar]) -> str:
-    """How a device is judged that works hard for a job, with a process beside it."""
+def beside_a_process(beside: list[f.Frame], use: dict[str, f.Scalar]) -> tuple[HostView, HistoryOf]:
+    """Return a host whose first device works hard for a job, with a process beside it."""
     frames = changed(jobs.ranks(), **HARD)
     first = next(n for n, frame in enumerate(frames) if isinstance(frame, f.Sample))
     frames[first:first] = beside
     for sample in (frame for frame in frames if isinstance(frame, f.Sample)):
         sample.u.append(views.row("u", 250, **use))
     store = views.store_of(frames)
-    host = views.host_in(store)
-    return judge(host, host.devices[0], partial(store.history, views.SOURCE)).word
+    return views.host_in(store), partial(store.history, views.SOURCE)
 
 
 @dataclass(frozen=True)
