@@ -23,13 +23,13 @@ def not_finite(scene: LiveScene, job: JobView) -> Findings:
         return
     trainer = found.member if isinstance(found.member, TrainerView) else None
     where = place(scene, trainer) if trainer is not None else f"pid {found.member.definition.pid}"
+    by = "probe" if "log says" not in found.reason else "its log"
     if "–" in found.since:
         first = "NaN" if found.value == "nan" else "infinite loss"
-        text = f"its log does not print each step: the first {first} is in one of these"
-        evidence = [Evidence(text, "its log")]
+        text = "the probe does not read" if by == "probe" else "its log does not print"
+        evidence = [Evidence(f"{text} each step: the first {first} is in one of these", by)]
     else:
-        source = "probe" if "log says" not in found.reason else "its log"
-        evidence = [Evidence(found.reason, source)]
+        evidence = [Evidence(found.reason, by)]
     if found.before:
         evidence.append(Evidence(f"the last finite loss that was seen is {found.before[-1]:.4g}"))
     figures: dict[str, object] = {

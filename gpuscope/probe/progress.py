@@ -53,7 +53,8 @@ class ProgressReader:
     def __init__(self) -> None:
         self.state = FrameworkState()
         self._pace = _Pace()
-        self._lost: Optional[Tuple[int, float, bool]] = None
+        self._lost: Optional[Tuple[int, float, str]] = None
+        self._finite_at: Optional[int] = None
         self._was_read = False
 
     def read(self, step_seconds: Optional[float] = None, steps: int = 0) -> Dict[str, Value]:
@@ -97,19 +98,24 @@ class ProgressReader:
         return out
 
     def _with_beginning(self, loss: Value, steps: int) -> Value:
-        """Return the loss; of one that stays NaN or infinite, say since which step."""
+        """Return the loss; of one that stays NaN or infinite, say since which step.
+
+        It is not read at each step: it began after the last finite one that was read.
+        """
         first, self._was_read = not self._was_read, True
         if not isinstance(loss, Unknown) or read_not_finite(loss.text) is None:
-            self._lost = None
+            self._lost, self._finite_at = None, None if isinstance(loss, Unknown) else steps
             return loss
         now = time.monotonic()
         if self._lost is None:
-            self._lost = steps, now, first
-        step, since, is_earlier = self._lost
+            words = f"{steps:,}" + (" or earlier" if first else "")
+            if self._finite_at is not None and self._finite_at + 1 < steps:
+                words = f"{self._finite_at + 1:,}–{words}"
+            self._lost = steps, now, words
+        step, since, words = self._lost
         if steps - step < LOST_STEPS and now - since < LOST_SECONDS:
             return loss
-        earlier = " or earlier" if is_earlier else ""
-        return Unknown(loss.code, f"{loss.text} since step {step:,}{earlier}")
+        return Unknown(loss.code, f"{loss.text} since step {words}")
 
     def counts(self) -> Tuple[Any, ...]:
         """Return all counts of the framework and of progress bars; never raises.

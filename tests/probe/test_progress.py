@@ -86,7 +86,7 @@ def test_a_loss_that_is_not_a_number_is_unknown_and_said():
     assert "nan" in found.text
 
 
-def test_a_loss_that_stays_nan_for_some_steps_is_told_with_the_step_at_which_it_began():
+def test_a_loss_that_stays_nan_for_some_steps_is_told_with_the_steps_in_which_it_began():
     def told() -> NotFinite | None:
         reading = reader.read(steps=steps)["loss"]
         return read_not_finite(reading.text) if isinstance(reading, Unknown) else None
@@ -97,9 +97,10 @@ def test_a_loss_that_stays_nan_for_some_steps_is_told_with_the_step_at_which_it_
             (800, "loss=2.5", None),
             (812, "loss=nan", NotFinite("nan", "", False)),
             (821, "loss=nan", NotFinite("nan", "", False)),
-            (822, "loss=nan", NotFinite("nan", "step 812", True)),
-            (823, "loss=2.5", None),
-            (824, "loss=nan", NotFinite("nan", "", False)),
+            (822, "loss=nan", NotFinite("nan", "step 801–812", True)),
+            (1823, "loss=2.5", None),
+            (1824, "loss=nan", NotFinite("nan", "", False)),
+            (1834, "loss=nan", NotFinite("nan", "step 1,824", True)),
         ):
             shown.set_postfix_str(text)
             assert told() == expected, steps
