@@ -263,9 +263,14 @@ def test_its_alert_ends_when_the_loss_is_finite_again():
     assert (over.state, over.pid) == ("cleared", PID)
 
 
-@pytest.mark.parametrize(("at_log", "said"), [(True, "its log does not print each step: the"),
-                                              (False, "the probe does not read each step: the")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("at_log", "said"),
+    [
+        (True, "its log does not print each step: the"),
+        (False, "the probe does not read each step: the"),
+    ],
+)
 def test_of_several_steps_it_is_said_why_it_is_not_known_which_was_the_first(at_log, said):
-    host, history = views.seen(telling("nan", at_log, "since step 801–812"))
+    host, history = seen(telling("nan", at_log, "since step 801–812"))
     found = [one for one in live.examine(host, history).findings if one.cause[:5] == "loss."]
     assert any(one.text.startswith(said) for one in found[0].evidence)
