@@ -3,7 +3,8 @@
 fastai and Keras have optimizers of their own, SciPy calls a function that computes gradients, a
 script may change its parameters itself, and a compiled ``optimizer.step`` is not seen. Then each
 backward pass counts as a step; if the thread iterates over a DataLoader, only the first one after
-each batch does. If an optimizer of torch steps later, its steps are counted instead.
+each batch does, unless it trains on one batch again and again. If an optimizer of torch steps
+later, its steps are counted instead.
 
 Some time must pass before we conclude that no optimizer steps, because gradients may first be
 accumulated over many passes.
@@ -25,6 +26,8 @@ SETTLED_PASSES, SETTLED_SECONDS = 4, 5.0
 optimizer of torch is at hand, both limits are :data:`PATIENCE` times as large.
 """
 PATIENCE = 16
+SAME_BATCH = 64
+"""After so many more passes for one batch, gradients are not accumulated: each pass is a step."""
 MAX_FRAMES = 64
 
 
@@ -57,6 +60,7 @@ class Passes:
         self._running = 0
         # when this thread got its last batch; None: it has no loader
         self._loads_until: Optional[float] = None
+        self._of_batch = 0  # passes since then, without the first
 
     def begins(self, now: float) -> bool:
         """Note a backward pass; True if it has just become clear that this process trains."""
@@ -64,13 +68,17 @@ class Passes:
         if self._running > 1 or self._thread not in (None, get_ident()):
             # inside another pass (a checkpoint computes again), or not part of the training
             return False
-        steps = self._steps
+        steps, before = self._steps, self.count
         latest = steps.last_load()
         if latest is not None and latest != self._loads_until:
-            self._loads_until = latest
+            self._loads_until, self._of_batch = latest, 0
         elif self._loads_until is not None:
-            return False  # a second pass for the same batch
-        if self.count == 0:
+            self._of_batch += 1
+            if self._of_batch < SAME_BATCH:
+                return False  # gradients of the same batch
+            if self._of_batch == SAME_BATCH:
+                self.count += SAME_BATCH - 1
+        if before == 0:
             self._first, self._thread = now, get_ident()
         self.count += 1
         if self.owner is None and self.count >= FIRST:
@@ -81,7 +89,7 @@ class Passes:
             and now - self._first >= SETTLED_SECONDS * patience
         ):
             steps.passed(now, self.words, self.count - 1)
-        return self.count == FIRST
+        return before < FIRST <= self.count
 
     def ended(self) -> None:
         self._running = max(0, self._running - 1)
@@ -90,7 +98,8 @@ class Passes:
     def words(self) -> str:
         """Return what is counted, and why steps of optimizers are not."""
         owner = self.owner or _NOBODY
-        return f"{'batches' if self._loads_until is not None else 'backward passes'}: {owner.words}"
+        by_batch = self._loads_until is not None and self._of_batch < SAME_BATCH
+        return f"{'batches' if by_batch else 'backward passes'}: {owner.words}"
 
 
 def find_owner(frame: Any) -> Optional[ParameterOwner]:

@@ -71,6 +71,18 @@ def test_without_a_loader_each_backward_pass_is_one(hooked):
     assert hooked.steps.counted_by == "backward passes: no optimizer was found in the training loop"
 
 
+def test_of_one_batch_that_is_trained_on_again_and_again_each_pass_is_a_step(hooked):
+    (batch,) = torch.utils.data.DataLoader(torch.ones(2, 4), batch_size=2)
+    Learner([batch]).fit(passes_a_batch=passes_module.SAME_BATCH)
+    assert hooked.steps.total == 0, "its gradients may be accumulated"
+    Learner([batch]).fit(passes_a_batch=20)
+    assert hooked.steps.total == passes_module.SAME_BATCH + 20
+    assert hooked.steps.counted_by.startswith("backward passes: its optimizer is")
+    loader = torch.utils.data.DataLoader(torch.ones(40, 4), batch_size=2)
+    Learner(loader).fit(passes_a_batch=2)
+    assert hooked.steps.total == passes_module.SAME_BATCH + 40, "of others, each batch is one"
+
+
 def test_an_optimizer_of_torch_that_accumulates_is_waited_for_and_takes_over(hooked):
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.Adam(model.parameters())
