@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
+from ..model.job_order import worst_first
 from ..store.view import DeviceView, HistoryOf, HostView, JobView, no_history
 from . import (
     live_causes,
@@ -76,7 +77,7 @@ def examine(
     found: list[Finding | Abstained] = []
     examined: list[str] = []
     several = sum(bool(job.trainers) for job in host.jobs) > 1
-    for job in host.jobs:
+    for job in worst_first(host):
         if pids is not None and set(pids).isdisjoint(pids_of(job)):
             continue
         rules = _OF_A_JOB if living(job) else _BY_ITS_LOG

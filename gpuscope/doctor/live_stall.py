@@ -20,6 +20,8 @@ _LOADER = re.compile(
     re.I,
 )
 
+STALLED = 3.5
+"""The rank of a hang: above that of a loss which is NaN, for it does not even make steps."""
 _BACKWARD = "backward"
 """Within the name of the function of torch in which DDP waits for its collectives."""
 
@@ -99,7 +101,7 @@ def _finding(
         confidence="definite" if sure else "likely",
         evidence=tuple(evidence),
         where=where,
-        rank=2.0,
+        rank=STALLED,
     )
 
 
@@ -169,5 +171,5 @@ def lost_ranks(scene: LiveScene, job: JobView) -> Findings:
         {"gone": names_of(gone), "here": names_of(here), "pids": pids},
         evidence=tuple(evidence),
         where=place(scene, gone[0]),
-        rank=3.0,
+        rank=STALLED,
     )

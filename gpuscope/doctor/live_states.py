@@ -28,6 +28,8 @@ from .finding import Effect, Evidence, Finding
 from .live_input import steady_ranks
 from .live_scene import WORDINGS, Findings, LiveScene, free_gpus, place
 
+LOST = 4.0
+"""The rank of a lost device: above that of what hangs because of it."""
 HOLDERS, MOST_PIDS = 3, 16
 OF_THE_CARD = frozenset(
     ("device.lost", "environment.ecc", "environment.remap", "environment.throttle")
@@ -54,7 +56,7 @@ def device_health(scene: LiveScene, device: DeviceView) -> Findings:
                 {"gpu": gpu, "pids": _mine_on(scene, device), "others": _others_of(scene, device)},
                 evidence=(Evidence(silent.reason, "nvml"),),
                 where=where,
-                rank=3.0,
+                rank=LOST,
             )
         return
     faults = faults_of(device.readings)

@@ -17,9 +17,10 @@ _LOOPBACK = re.compile(r"(?:.*@)?(?:localhost|127\.\d+\.\d+\.\d+|\[?::1\]?|0\.0\
 
 
 def group(processes: Sequence[ProcView], trainers: Sequence[TrainerView]) -> tuple[JobView, ...]:
-    """Return the jobs that run, those with a probe first.
+    """Return the jobs that run, those with a probe first, then by their lowest process id.
 
-    Jobs whose trainers have all ended come last, with their last state, the newest first.
+    The order does not depend on when they were found. Jobs whose trainers have all ended come last,
+    with their last state, the newest first.
     """
     by_id = {process.id: process for process in processes}
     by_job: dict[str, list[TrainerView]] = {}
@@ -38,8 +39,14 @@ def group(processes: Sequence[ProcView], trainers: Sequence[TrainerView]) -> tup
         for p in processes
         if p.gone is None and p.uses and p.id not in inside and not _is_taken_down(p, pids)
     ]
+    running.sort(key=_lowest_pid)
+    outside.sort(key=_lowest_pid)
     ended.sort(key=_last_end, reverse=True)
     return (*running, *outside, *ended)
+
+
+def _lowest_pid(job: JobView) -> int:
+    return min(one.definition.pid for one in (job.trainers or job.processes) if one.gone is None)
 
 
 def _last_end(job: JobView) -> float:

@@ -19,6 +19,7 @@ from typing import Any, TextIO
 from ...exit_status import ExitStatus
 from ...model.device_state import judge
 from ...model.device_trainings import warned_starving
+from ...model.job_order import worst_first
 from ...model.job_state import job_state
 from ...model.late_rank import late_rank
 from ...model.pace import pace_of
@@ -100,7 +101,7 @@ def line(host: HostView, colours: bool = False, ended: str = "") -> str:
 
 def _jobs(host: HostView) -> list[tuple[str, str]]:
     """Return the trainings that run, the worst first, each with how grave it is."""
-    running = [job for job in host.jobs if any(one.gone is None for one in job.trainers)]
+    running = [job for job in worst_first(host) if any(one.gone is None for one in job.trainers)]
     titles = Counter(job.title for job in running)
     found = [_job(host, job, titles[job.title] > 1) for job in running]
     return sorted(found, key=lambda job: ("bad", "warn", "ok").index(job[1]))

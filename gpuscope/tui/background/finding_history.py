@@ -104,7 +104,7 @@ def _place(case: Case) -> tuple[bool, bool, int, int, float, int]:
     if case.dead:
         return (True, case.past, 0, 0, 0.0, case.number)
     order = SEVERITIES[finding.severity], CONFIDENCES[finding.confidence], -round(finding.rank, 1)
-    return (False, case.past, *order, case.number)
+    return (False, case.past, *order, case.number if case.past else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...model.device_trainings import told_input, warned_starving
+from ...model.job_order import Trouble, trouble
 from ...model.job_state import JobState, Judged, job_state
 from ...model.pace import pace_of, seconds_left
 from ...store.view import HistoryOf, HostView, JobView, no_history
@@ -48,6 +49,7 @@ class HostJob(NamedTuple):
     bytes: float | None
     probed: bool
     state: JobState
+    trouble: Trouble
     step: float | None
     pace: float | None
     eta: float | None
@@ -82,6 +84,7 @@ def run_of(
         bytes_on_devices(job),
         bool(living),
         job_state(host, job, history, judged),
+        trouble(host, job),
         min(known("step"), default=None),
         pace.seconds if pace is not None else None,
         None if pace is None or pace.stopped else max(left, default=None),
@@ -101,7 +104,7 @@ class Joined:
 def joined(hosts: Sequence[tuple[str, Sequence[HostJob]]]) -> list[Joined]:
     """Return the jobs of these hosts: what has a problem, what has a warning, then the rest.
 
-    Among these, mine come first, then those with most GPUs.
+    Among these, mine come first, then what hangs longest, then those with most GPUs.
     """
     found: dict[str, list[tuple[str, HostJob]]] = {}
     for name, runs in hosts:
@@ -109,11 +112,12 @@ def joined(hosts: Sequence[tuple[str, Sequence[HostJob]]]) -> list[Joined]:
             found.setdefault(run.key, []).append((name, run))
     out = [Joined(tuple(parts)) for parts in found.values()]
 
-    def place(one: Joined) -> tuple[int, bool, int]:
+    def place(one: Joined) -> tuple[int, bool, Trouble, int]:
         kinds = {run.state.kind for _, run in one.parts}
         waits = any(run.waits for _, run in one.parts)
         grade = 0 if "bad" in kinds else 1 if "warn" in kinds or waits else 2
-        return grade, not one.parts[0][1].mine, -sum(run.gpus for _, run in one.parts)
+        worst = min(run.trouble for _, run in one.parts)
+        return grade, not one.parts[0][1].mine, worst, -sum(run.gpus for _, run in one.parts)
 
     return sorted(out, key=place)
 

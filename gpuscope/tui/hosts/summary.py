@@ -17,6 +17,7 @@ from typing import NamedTuple
 from ...model.device_state import HANGS, DeviceState, is_idle
 from ...model.ended_jobs import EndedJob, brief_text, ended_badly, joined
 from ...model.job_ends import NOTHING_SENT, end_of
+from ...model.job_order import worst_first
 from ...model.job_state import judge_devices
 from ...model.link_state import LinkState, link_state
 from ...model.lost_loss import lost_loss
@@ -154,7 +155,7 @@ def summarise(
         state = "connecting"
     words: list[Word] = [away] if away is not None else []
     current = host.link.state in ("live", "replay")
-    running = [job for job in host.jobs if end_of(job) is None]
+    running = [job for job in worst_first(host) if end_of(job) is None]
     ended = joined(ended_badly(host, sent), left)
     judged = judge_devices(host, history)
     verdicts = [(device, judged[device.id]) for device in host.devices if device.gone is None]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from ...model.device_state import Kind
 from ...model.device_trainings import told_input
 from ...model.job_ends import NOTHING_SENT, counts_text, end_of, gravest_of, job_end
+from ...model.job_order import worst_first
 from ...model.job_state import (
     JobState,
     Judged,
@@ -106,8 +107,9 @@ def job_lines(
     contain it are listed. ``more`` holds further notes by the key of the job, ``sent`` what was
     done here to end a process, by its pid.
     """
-    mine = [job for job in host.jobs if job.mine]
-    others = [job for job in host.jobs if not job.mine]
+    jobs = worst_first(host)
+    mine = [job for job in jobs if job.mine]
+    others = [job for job in jobs if not job.mine]
     judged = judge_devices(host, history)
     lines = [_line(host, job, history, sent, judged) for job in mine]
     if not mine_only:

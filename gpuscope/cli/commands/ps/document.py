@@ -7,6 +7,7 @@ from typing import Any
 
 from ....model.allocator_split import COLUMNS, POOL_COLUMNS, Counters, split
 from ....model.device_state import judge, list_gap, silence
+from ....model.job_order import worst_first
 from ....model.lost_loss import loss_of
 from ....model.pace import counts_of
 from ....model.ranks import running
@@ -82,7 +83,7 @@ def _is_late(device: DeviceView) -> bool:
 def document(host: HostView, problems: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the JSON document.
 
-    ``processes`` is sorted so that the ranks of one job are adjacent and in order.
+    ``processes`` has the worst job first, its ranks adjacent and in order.
     """
     unknowns = Unknowns()
     if host.nvml is not None:
@@ -96,7 +97,8 @@ def document(host: HostView, problems: list[dict[str, Any]]) -> dict[str, Any]:
     trainers = {trainer.process: trainer for trainer in host.trainers if not _is_foreign(trainer)}
     rows = [(process, trainers.get(process.id)) for process in host.processes]
     rows += [(_itself(trainer), trainer) for trainer in host.trainers if _is_foreign(trainer)]
-    rows.sort(key=lambda row: _order(row[0].definition, row[1]))
+    of_job = {job.key: at for at, job in enumerate(worst_first(host))}
+    rows.sort(key=lambda row: _order(row[0].definition, row[1], of_job))
     return {
         "host": clean(host.name),
         "processes": [_process(unknowns, index, *row, host) for index, row in enumerate(rows)],
@@ -117,20 +119,22 @@ def _itself(trainer: TrainerView) -> ProcView:
     return ProcView(0, trainer.key, {}, None, None, definition, (), trainer.id)
 
 
-def _order(process: ProcDef, trainer: TrainerView | None) -> tuple[Any, ...]:
+def _order(
+    process: ProcDef, trainer: TrainerView | None, of_job: Mapping[str, int]
+) -> tuple[Any, ...]:
     """Return the sort key of a process.
 
-    Jobs come first, then single trainers, then other processes. The user's own come before others'.
-    Ranks are in order.
+    Trainers come first, by the place of their job in ``of_job``, with the ranks in order. Then come
+    other processes, the user's own before others'.
     """
-    job = trainer.definition.job or "" if trainer is not None else ""
-    kind = 0 if job else 1 if trainer is not None else 2
+    own = None if trainer is None else of_job.get(trainer.definition.job or trainer.key)
+    place = len(of_job) if own is None else own
     rank = (
         trainer.definition.rank
         if trainer is not None and trainer.definition.rank is not None
         else -1
     )
-    return kind, job, rank, not process.mine, process.user or "", process.pid
+    return trainer is None, place, rank, not process.mine, process.user or "", process.pid
 
 
 def _process(
