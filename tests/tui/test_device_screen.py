@@ -11,14 +11,17 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
+from gpuscope.doctor.finding import Evidence, Finding
 from gpuscope.model.device_state import judge
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.view import NOT_SENT
 from gpuscope.tui.app.app import GpuscopeApp
+from gpuscope.tui.background.finding_history import Case
 from gpuscope.tui.device import text as words
 from gpuscope.tui.device.device_screen import WINDOWS, DeviceScreen
 from gpuscope.tui.device.inventory_text import topology_lines
 from gpuscope.tui.device.load_text import in_few_words, load_lines, what_it_means
+from gpuscope.tui.doctor.cure import case_of, cure_lines
 from gpuscope.tui.overview.detail_screen import DetailScreen
 from gpuscope.tui.overview.device_rows import device_row
 from gpuscope.tui.shared.device_state_text import why_unread
@@ -417,6 +420,31 @@ async def test_the_device_of_a_waiting_rank_names_the_rank_that_hangs():
         assert "rank 3 (pid 48203) is stuck, ranks 0–2 wait for it" in shown
         assert "S: the stacks of pid 48203   K: end it, asks first" in shown
         assert "hang-in-loader: The training waits for data that never arrives" in shown
+
+
+@pytest.mark.parametrize(
+    ("named", "pages"),
+    [("GPU 0, 1", [0, 1]), ("GPU 0-2", [0, 1, 2]), ("GPU 0, 2-3", [0, 2, 3]), ("GPU 13", [])],
+)
+def test_a_finding_on_several_gpus_stands_on_the_page_of_each_with_its_figure(named, pages):
+    host = views.host_of(jobs.ranks())
+    finding = Finding(
+        pitfall="tensor-cores-idle",
+        cause="live.tensor_idle",
+        title=f"Tensor cores idle on {named}: matmuls likely in FP32",
+        severity="warning",
+        confidence="likely",
+        evidence=tuple(Evidence(f"GPU {n}: SM activity 9{n} %") for n in pages),
+        where=f"rank 0, GPU {pages[0]}, pid 48200" if pages else "",
+    )
+    case = Case(1, finding, "live")
+    found = [
+        device for device in host.devices if case_of([case], host, device, judge(host, device))
+    ]
+    assert [device.definition.index for device in found] == pages
+    for device in found:
+        said = flat(cure_lines(case, host, device, None, UNICODE, 100, False))
+        assert f"GPU {device.definition.index}: SM activity" in said
 
 
 @in_loop

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ...doctor.finding import Finding, Pitfall
     from ..theme import Glyphs
 
+_GPUS = re.compile(r"\bGPU (\d{1,4}(?:-\d{1,4})?(?:, \d{1,4}(?:-\d{1,4})?)*)\b")
 SCREEN = "DeviceScreen"
 """The class of the screen whose keys the lines name."""
 
@@ -42,17 +43,24 @@ def case_of(
     A device that waits for a rank elsewhere is explained by what keeps that rank.
     """
     index = device.definition.index
-    named = re.compile(rf"\bGPU {index}\b")
     jobs = {job.key for job in host.jobs if device.id in job_devices(job)}
     for case in cases:
         finding = case.finding
         if not case.grave or case.dead:
             continue
-        if named.search(finding.where) or named.search(finding.title):
+        if index in {*_gpus_in(finding.where), *_gpus_in(finding.title)}:
             return case
         if state.word in HANGS and case.job in jobs and finding.pitfall.startswith("hang-"):
             return case
     return None
+
+
+def _gpus_in(text: str) -> Iterator[int]:
+    """Yield the GPUs that a text names, also those of ``GPU 0-2, 5``."""
+    for found in _GPUS.finditer(text):
+        for part in found[1].split(", "):
+            first, _, last = part.partition("-")
+            yield from range(int(first), int(last or first) + 1)
 
 
 def cure_lines(
@@ -73,8 +81,10 @@ def cure_lines(
     out = styled.hang(
         [(f"{glyph_of(finding.severity, glyphs)} ", token)], [(finding.title, "title")], cells
     )
-    why = next(iter(finding.evidence), None)
-    since = [before_text(case, host), why.text if why is not None else ""]
+    told = [one.text for one in finding.evidence]
+    here = f"GPU {device.definition.index}: "
+    why = next((text for text in told if text.startswith(here)), next(iter(told), ""))
+    since = [before_text(case, host), why]
     out += with_label("since", [(" · ".join(filter(None, since)), "text")], cells)
     affected = " · ".join(affected_texts(host, device))
     out += with_label(
