@@ -16,6 +16,7 @@ from ..text.units import percent_text, window_text
 from .late_rank import LateRank, late_rank
 from .pace import PARTS_STEPS
 from .ranks import name_of
+from .stalls import find_stall
 from .standstill import stands_still
 from .step_time import measured_step, shares_of, words_of
 from .stragglers import MAX_RANKS
@@ -114,12 +115,19 @@ def passes_of(
 def step_parts(
     ranks: Sequence[TrainerView], host: HostView | None = None, history: HistoryOf = no_history
 ) -> StepParts | None:
-    """Return where the time of the steps of these ranks goes, None where that is not known."""
+    """Return where the time of the steps of these ranks goes, None where that is not known.
+
+    Of ranks that hang it is the time of the one that the others wait for, and of no other.
+    """
+    several = len(ranks) > 1
+    stall = find_stall(ranks) if several else None
+    hangs = stall.behind[:1] if stall is not None and not stall.busy else ()
+    ranks = hangs or ranks
     late = late_rank(ranks, history, host) if len(ranks) > 1 else None
     found = reported(ranks, late)
     if found is not None:
         ledger = found.ledger
-        rank = name_of(found.trainer) if len(ranks) > 1 else ""
+        rank = name_of(found.trainer) if several else ""
         of = f" of {rank}" if rank else ""
         return StepParts(
             {row.name: row.share for row in ledger.rows},
@@ -133,8 +141,8 @@ def step_parts(
     shares = shares_of(ranks)
     if not shares:
         return None
-    of = f", mean of {len(ranks)} ranks" if len(ranks) > 1 else ""
+    rank = name_of(hangs[0]) if hangs else ""
+    of = f" of {rank}" if rank else f", mean of {len(ranks)} ranks" if len(ranks) > 1 else ""
+    basis = f"last {PARTS_STEPS} steps{of}"
     ranked = dict(sorted(shares.items(), key=lambda one: -one[1]))
-    return StepParts(
-        ranked, words_of(ranked), measured_step(ranks), f"last {PARTS_STEPS} steps{of}", False
-    )
+    return StepParts(ranked, words_of(ranked), measured_step(ranks), basis, False, rank=rank)

@@ -11,11 +11,16 @@ from collections.abc import Iterator
 from gpuscope.cli import past_trainers
 from gpuscope.model.device_trainings import told_input
 from gpuscope.model.stalls import find_stall
+from gpuscope.model.step_parts import step_parts
+from gpuscope.model.step_time import shares_of
 from gpuscope.model.time_ledger import recent
 from gpuscope.store.decode import decode
 from gpuscope.store.store import Store
-from gpuscope.store.view import HostView
+from gpuscope.store.view import HostView, no_history
+from gpuscope.text.units import duration_text, percent_text
+from gpuscope.tui.trainer.job_text import standing_out
 from gpuscope.wire.recording import RecordingReader
+from tests.fakes.views import flat
 from tests.recordings import REDACTED, SHIPPED
 
 RECORDING = REDACTED / "h200x2-stall.gsr"
@@ -59,3 +64,21 @@ def test_a_rank_that_is_stuck_in_its_loader_waited_for_data_as_its_steps_did():
     assert 0.01 < share < 0.03
     assert window == "the last 32 steps"
     assert told_input(stuck, brief=True) == (share, "a step")
+
+
+def test_the_time_before_the_hang_is_that_of_the_rank_that_hangs_and_names_it():
+    stalled = [(host, job) for host in moments() for job in host.jobs if find_stall(job.trainers)]
+    host, job = stalled[-1]
+    own = next(one for one in job.trainers if one.definition.rank == 1)
+    parts, alone = step_parts(job.trainers, host), step_parts([own], host)
+    assert parts is not None
+    assert alone is not None
+    assert (parts.rank, parts.shares) == ("rank 1", alone.shares)
+    assert parts.shares != shares_of(job.trainers), "the mean of the ranks is another one"
+    said = flat(standing_out(host, job, no_history))
+    took = own.number("step_seconds")
+    assert took is not None
+    assert (
+        f"before: a median step of rank 1 took {duration_text(took)}: other {percent_text(parts.shares['other'])}"
+        in said
+    )

@@ -172,7 +172,9 @@ def time_lines(
     room = cells - AROUND_PARTS if cells >= ONE_LINE_CELLS else MANY_CELLS
     pieces = split_pieces(parts, room) if parts is not None else []
     if pace.stopped and pace.usual_seconds:
-        before = f"a median step took {duration_text(pace.usual_seconds)}"
+        named = [t for t in living if parts is not None and name_of(t) == parts.rank]
+        of, usual = (f" of {parts.rank}" if parts and named else ""), pace_of(named or living)
+        before = f"a median step{of} took {duration_text(usual.usual_seconds or 0.0)}"
         own: Line = [(": ", "muted"), *pieces] if parts is not None and not parts.of_ledger else []
         yield [("before: ", "faint"), (before, "muted"), *own]
     if parts is not None and (parts.of_ledger or not pace.stopped):
