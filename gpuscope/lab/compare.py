@@ -93,7 +93,7 @@ def compare(a: Sequence[Entry], b: Sequence[Entry]) -> Comparison:
     pairs = _pairs(left, right)
     first = pairs[0] if pairs else (left[0], right[0])  # repeats have seeds of their own
     changes = differences(*first)
-    step, reason = _break_even(left, right, rows)
+    step, reason = _break_even(left, right, rows, changes)
     early = _cut_short((a, b), (left, right))
     return Comparison(
         left,
@@ -338,7 +338,7 @@ def model_of(entry: Entry) -> str | None:
 
 
 def _break_even(
-    a: list[Entry], b: list[Entry], rows: list[ComparisonRow]
+    a: list[Entry], b: list[Entry], rows: list[ComparisonRow], changes: list[Change]
 ) -> tuple[int | None, str]:
     """Return after how many steps compiling has paid off, or why that is not known.
 
@@ -363,14 +363,22 @@ def _break_even(
     gained, longer = (
         (step.a - step.b, warm.b - warm.a) if compiled[1] else (step.b - step.a, warm.a - warm.b)
     )
+    if not step.decided:
+        why = "includes 1" if step.low is not None else "is unknown"
+        return None, f"whether compiled is faster is undecided: the step's interval {why}"
     if gained <= 0:
+        others = [c.name.replace("_", " ") for c in changes if _may_be_why(c)]
+        if others:
+            return None, f"slower, but compile is not all that differs: {', '.join(others)}"
         return None, "compiled is not faster: it never makes up for its warm-up"
-    if step.low is not None and not step.decided:
-        return (
-            None,
-            "whether compiled is faster is undecided: the interval of the step's ratio includes 1",
-        )
     return max(0, math.ceil(longer / gained)), ""
+
+
+def _may_be_why(change: Change) -> bool:
+    """Whether a difference other than compiling may make a training slower."""
+    if change.toggle:
+        return change.name not in ("compile", "fullgraph", "seed", "steps")
+    return change.name in _SURROUNDINGS or change.name in _LOUD
 
 
 # ── what differs ──────────────────────────────────────────────────────────────────────────────────

@@ -266,12 +266,24 @@ def test_break_even() -> None:
         (entry(0.05, compile="default", warmup_seconds=None), "is unknown"),
         (entry(0.05, compile="default", batch=16), "different numbers of samples"),
         (entry(0.05), "neither is compiled"),
+        (entry(0.11, compile="default", seed=1), "not faster"),
+        (entry(0.11, compile="default", amp="bf16", fused=True), "not all that differs: amp, fused"),
+        (entry(0.11, compile="default", torch_version="2.6.0"), "differs: torch version"),
     ],
 )
 def test_no_break_even_says_why(b: object, reason: str) -> None:
     found = compare([entry(0.10)], [b])  # type: ignore[list-item]
     assert found.break_even_step is None
     assert reason in found.break_even_reason
+
+
+def test_a_compiled_run_is_not_called_slower_where_its_noise_is_unknown() -> None:
+    """Three repeats against one run have no interval, so chance may have made it slower."""
+    found = compare(repeats([0.10, 0.11, 0.12]), [entry(0.2, compile="default")])
+    assert found.row("step_seconds").low is None
+    assert "undecided: the step's interval is unknown" in found.break_even_reason
+    faster = compare(repeats([0.10, 0.11, 0.12]), [entry(0.05, compile="default")])
+    assert faster.break_even_step is None
 
 
 # ── scaling ───────────────────────────────────────────────────────────────────────────────────────

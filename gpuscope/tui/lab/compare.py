@@ -263,12 +263,11 @@ def closing_lines(comparison: Comparison) -> Iterable[Line]:
             yield [
                 ("break-even ", "muted"),
                 (f"after step {comparison.break_even_step:,}", "title"),
-                (": compiling has made up for its warm-up", "muted"),
+                (": the compiled run has made up for its warm-up", "muted"),
             ]
         else:
             yield [
-                ("break-even ", "muted"),
-                ("none: ", "text"),
+                ("no break-even: ", "text"),
                 (comparison.break_even_reason, "muted"),
             ]
     repeats = next((row.basis for row in comparison.rows if "repeats" in row.basis), "")
