@@ -42,6 +42,7 @@ class Picture:
         devices, processes, trainers = _draw_entities(registry)
         host, hello = registry.host, stream.hello
         nvml = host.readings.get("nvml")
+        wall = stream.wall(stream.last_m) if stream.last_m is not None else None
         return HostView(
             *_common(host),
             name=self._name(hello.host if hello is not None else ""),
@@ -50,13 +51,14 @@ class Picture:
             badge=self.badge,
             rate_hz=_rate(stream),
             nvml=nvml if isinstance(nvml, Unknown) else None,
-            wall_seconds=stream.wall(stream.last_m) if stream.last_m is not None else None,
+            wall_seconds=wall,
             devices=tuple(sorted(devices, key=lambda device: device.definition.index)),
             processes=tuple(processes),
             trainers=tuple(trainers),
             jobs=group(processes, trainers),
             events=self._events,
             marks=self._marks,
+            began_wall_seconds=_began(stream, wall),
         )
 
     def _name(self, said: str) -> str:
@@ -144,6 +146,13 @@ def _draw_entities(
 
 def _common(record: Record) -> tuple[int, str, Mapping[str, Reading], float | None, Gone | None]:
     return record.id, record.key, record.readings, record.seconds, record.gone
+
+
+def _began(stream: Stream, wall: float | None) -> float | None:
+    """Return when the first sample was taken, by the wall clock of the last one."""
+    if wall is None or stream.last_m is None or stream.began is None:
+        return None
+    return wall - (stream.seconds(stream.last_m) - stream.began)
 
 
 RATE_INTERVALS = 5

@@ -223,6 +223,7 @@ class HostView(Entity):
     jobs: tuple[JobView, ...]
     events: tuple[Event, ...]  # newest last, bounded
     marks: tuple[Mark, ...] = ()  # oldest first, bounded
+    began_wall_seconds: float | None = None  # wall clock of the first sample that is known
 
     @property
     def unread(self) -> Unknown | None:

@@ -178,6 +178,21 @@ def told(**more):
     return [one.text for one in doctor_left.examine(kernel_log="/nowhere", **more).ended]
 
 
+def test_the_jobs_that_are_not_listed_are_counted(place, monkeypatch):
+    monkeypatch.setattr(records, "FREE_BYTES", 0)
+    for number in range(1, 6):
+        how = raised("ValueError", "no labels") if number < 5 else None
+        box(place, f"job {number}", how=how, pid=4_000_000 + number)
+        path = os.path.join(place["GPUSCOPE_BLACKBOX_DIR"], f"{4_000_000 + number}-1.box")
+        os.utime(path, (time.time() - 60 * number,) * 2)
+    *listed, last = told()
+    assert [text.split(",")[0] for text in listed] == [
+        f"train.py (pid 400000{number})" for number in (1, 2, 3)
+    ]
+    assert last == "2 more jobs: 1 failed, 1 ended without an error message"
+    assert told(seconds=30.0) == [], "the last sentence of the report counts them"
+
+
 def test_what_its_user_ended_is_left_out(place, monkeypatch):
     monkeypatch.setattr(records, "FREE_BYTES", 0)
     box(place, "a", how=raised("KeyboardInterrupt"), pid=4_000_001)

@@ -267,7 +267,10 @@ def test_break_even() -> None:
         (entry(0.05, compile="default", batch=16), "different numbers of samples"),
         (entry(0.05), "neither is compiled"),
         (entry(0.11, compile="default", seed=1), "not faster"),
-        (entry(0.11, compile="default", amp="bf16", fused=True), "not all that differs: amp, fused"),
+        (
+            entry(0.11, compile="default", amp="bf16", fused=True),
+            "not all that differs: amp, fused",
+        ),
         (entry(0.11, compile="default", torch_version="2.6.0"), "differs: torch version"),
     ],
 )

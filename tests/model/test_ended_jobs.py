@@ -17,6 +17,8 @@ from gpuscope.doctor.finding import Finding, Report
 from gpuscope.model.ended_jobs import EndedJob, brief_text, ended_badly, joined, sentence
 from gpuscope.model.job_ends import End, job_end, killed_by
 from gpuscope.probe import blackbox, records
+from gpuscope.store.view import LOCAL
+from gpuscope.text.clock import MINUTE, clock_text
 from gpuscope.tui.hosts.rows import host_row, totals_lines
 from gpuscope.tui.hosts.summary import Grade, summarise, totals
 from gpuscope.tui.theme import THEMES, Tokens
@@ -130,6 +132,25 @@ def test_a_job_counts_for_a_day_by_the_clock_of_its_host():
     later = replace(host, wall_seconds=(host.wall_seconds or 0.0) + 86401.0)
     assert ended_badly(later) == []
     assert ended_badly(host, dict.fromkeys(job.pids, "SIGTERM")) == []
+
+
+def test_of_another_host_the_count_says_since_when_it_was_watched():
+    """Only this machine's black boxes tell what ended before."""
+    here = views.host_of(views.ended())
+    began = here.began_wall_seconds
+    assert here.wall_seconds - began == 9.5, "twenty samples, two in a second"
+    there = replace(here, key="ada@node-1")
+    since = f"since {clock_text(began, MINUTE)}"
+    assert sentence(ended_badly(there)) == f"1 job ended badly {since}: 1 killed by SIGKILL"
+    assert summarise(there).words[0].text.endswith(f"{since}: killed")
+    days = replace(there, began_wall_seconds=here.wall_seconds - 86401.0)
+    for host in (replace(here, key=LOCAL), days):
+        assert sentence(ended_badly(host)).startswith("1 job ended badly in the last day: ")
+    boxed = EndedJob((9,), 50.0, End("failed", "bad"))
+    both = joined(ended_badly(there), [boxed])
+    assert sentence(both).startswith(f"{TWO}, as far as watched: ")
+    same = boxed._replace(pids=ended_badly(there)[0].pids)
+    assert sentence(joined(ended_badly(there), [same])).startswith("1 job ended badly in the last")
 
 
 @pytest.mark.parametrize("sent", [1, 2, 15])

@@ -22,11 +22,11 @@ from pathlib import Path
 from ....doctor.finding import EndedTrainer, Evidence, Finding, Report
 from ....doctor.postmortem_oom import WORDINGS
 from ....model.ended_jobs import RECENT_SECONDS
-from ....model.job_ends import End, end_of_box
+from ....model.job_ends import End, counts_text, end_of_box
 from ....probe import blackbox, records
 from ....text.clock import SECOND, clock_text
 from ....text.process_name import short_script
-from ....text.units import age_text
+from ....text.units import age_text, count_text
 from ....wire.clean import clean
 from ... import dead_trainers
 
@@ -60,11 +60,21 @@ class Death:
 
 
 def examine(seconds: float = SECONDS, kernel_log: str = KERNEL_LOG) -> Report:
-    """Returns a line and the findings, as info, on each trainer that ended badly in ``seconds``."""
+    """Returns a line and the findings, as info, on each trainer that ended badly in ``seconds``.
+
+    After these a line counts the other jobs of the last day.
+    """
     report = Report(ended_here=dead_trainers.ended())
+    shown: set[int] = set()
     for death in deaths(seconds, MOST, kernel_log):
         findings = tuple(replace(one, severity="info") for one in death.report.findings)
         report += Report(findings=findings, ended=(_line(death),))
+        shown.add(death.pid)
+    others = [job.end for job in dead_trainers.counted() if not shown.intersection(job.pids)]
+    if others and shown:
+        more = f"{count_text(len(others), 'more job')}: {counts_text(others)}"
+        boxes = shlex.quote(blackbox.directory())
+        report += Report(ended=(EndedTrainer(text=more, command=f"ls -t {boxes}/*.box"),))
     return report
 
 
