@@ -17,7 +17,8 @@ from ..model.device_state import judge, mute
 from ..model.device_trainings import told_input
 from ..model.job_ends import end_of, end_text, job_end
 from ..model.lost_loss import lost_loss
-from ..model.ranks import name_of
+from ..model.pace import counts_of
+from ..model.ranks import name_of, running
 from ..model.stalls import find_stall
 from ..model.step_colours import SPLIT_TOKENS
 from ..model.step_time import SPLIT, measured_step, shares_of, words_of
@@ -203,7 +204,7 @@ def _job_row(host: HostView, job: JobView, span: Span) -> tuple[str, ...]:
     state = living if over is None else end.phrase if end is not None else "ended"
     if over is not None:
         state += f" at {span.text_at(over.monotonic_seconds)}"
-    steps = [value for one in job.trainers if (value := one.number("step")) is not None]
+    steps = counts_of(job.trainers).values()
     slowest = max(job.trainers, key=lambda one: one.number("step_seconds") or 0.0)
     step, loss = slowest.number("step_seconds"), _loss(job)
     share = max(
@@ -355,7 +356,10 @@ def _ranks(host: HostView, span: Span) -> Table | None:
     trainers = [(job, one) for job in host.jobs for one in job.trainers]
     if len(trainers) < 2:
         return None
-    rows = [_rank_row(job, one) for job, one in trainers[:MAX_RANKS]]
+    steps = {t.key: t.number("step") for t in host.trainers}
+    for job in host.jobs:
+        steps |= counts_of(running(job.trainers))
+    rows = [_rank_row(job, one, steps.get(one.key)) for job, one in trainers[:MAX_RANKS]]
     notes = [f"{len(trainers) - MAX_RANKS} more are left out."] * (len(trainers) > MAX_RANKS)
     head = ("Rank", "Training", "PID", "Step", "Step time", "95th percentile", "Waits at")
     return Table(
@@ -364,8 +368,8 @@ def _ranks(host: HostView, span: Span) -> Table | None:
     )  # fmt: skip
 
 
-def _rank_row(job: JobView, one: TrainerView) -> tuple[str, ...]:
-    step, seconds, p95 = (one.number(f"step{end}") for end in ("", "_seconds", "_seconds_p95"))
+def _rank_row(job: JobView, one: TrainerView, step: float | None) -> tuple[str, ...]:
+    seconds, p95 = one.number("step_seconds"), one.number("step_seconds_p95")
     at = one.reading("stall_at")
     return (
         name_of(one),

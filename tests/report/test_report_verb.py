@@ -54,6 +54,14 @@ def test_a_recording_says_what_happened_with_sources_and_times(capsys):
     assert capsys.readouterr().err.startswith("page.html: ")
 
 
+def test_ranks_that_step_together_have_one_step_as_on_the_screens():
+    """Their readings are of two moments; where a rank hangs, the difference is one of the ranks."""
+    _, _, text = reported(SHIPPED / "h200x2-ddp.gsr")
+    table = text[text.index("95th percentile") :]
+    assert re.findall(r"rank (\d) \S+ \d+ ([\d,]+) ", table) == [("0", "345"), ("1", "345")]
+    assert "ddp_train.py 2 runs 345 " in text
+
+
 def test_a_hang_is_told_where_the_trainings_and_where_their_times_are():
     _, _, text = reported(SHIPPED / "h200x2-stall.gsr")
     assert "stall_train.py 2 stalled" in text
