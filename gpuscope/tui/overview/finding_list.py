@@ -82,7 +82,8 @@ class FindingList(Lines, can_focus=True):
         """Replace the lines, each with the key of its finding: its own, then what to do first."""
         key = self.current
         self._keys = tuple(name for name, _ in found)
-        self._cursor = self._keys.index(key) if key in self._keys else 0
+        first = next((at for at, name in enumerate(self._keys) if name), 0)
+        self._cursor = self._keys.index(key) if key and key in self._keys else first
         self.show([line for _, line in found])
 
     @property
@@ -91,10 +92,10 @@ class FindingList(Lines, can_focus=True):
         return self._keys[self._cursor] if self._cursor < len(self._keys) else ""
 
     def move(self, by: int) -> None:
-        """Move the cursor, staying inside."""
-        places = [self._keys.index(key) for key in dict.fromkeys(self._keys)]
+        """Move the cursor, staying inside; a line without a key is of no finding."""
+        places = [self._keys.index(key) for key in dict.fromkeys(self._keys) if key]
         if places:
-            at = places.index(self._cursor) + by
+            at = places.index(self._cursor) + by if self._cursor in places else 0
             self._cursor = places[max(0, min(len(places) - 1, at))]
         self.repaint()
 
@@ -111,7 +112,7 @@ class FindingList(Lines, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
-        if offset is None or not 0 <= offset.y < len(self._keys):
+        if offset is None or not any(self._keys[max(offset.y, 0) :][:1]):
             return
         event.stop()
         place = self._keys.index(self._keys[offset.y])
