@@ -116,13 +116,11 @@ async def test_the_host_that_hangs_has_its_sentence_and_its_first_step(size):
     app = app_of(SIX)
     async with app.run_test(size=size) as pilot:
         await settled(pilot)
-        if size[0] == 200:
-            wanted = ("do first  Enter, S shows the stacks of its threads, K", "rank 3: last step ")
-            shown = await until(pilot, *wanted)
-            assert shown.count("stuck at data.py:88") == 2, "in its row and beside the charts"
-            assert "▲ train.py: Hang: rank 3 is stuck" in shown, "which of its jobs it is"
-            return
         shown = await until(pilot, "do first: Enter, S shows the stacks of its threads, K ends")
+        if size[0] == 200:
+            (line,) = (each for each in shown.splitlines() if "do first: " in each)
+            assert "▲ train.py: Hang: rank 3 is stuck" in line, "which of its jobs it is"
+            return
         box = shown[: shown.index("do first:")].splitlines()[-3:]
         told = " ".join(line.strip("│ ") for line in box)
         assert "▲ train.py: Hang: rank 3 is stuck at data.py:88 in __getitem__; ranks 0–2" in told
@@ -150,6 +148,20 @@ async def test_the_header_names_the_host_under_the_cursor_from_the_first_frame_o
         screen = await settled(pilot, "2 hosts")
         assert "▸ ▲ bravo" in screen
         assert "bravo" in screen.splitlines()[0]
+
+
+@in_loop
+async def test_the_title_says_how_many_hosts_in_which_order_and_how_old_they_are():
+    app = app_of({"alpha": ("busy", LIVE), "bravo": ("busy", LIVE)}, "fleet")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot, "2 hosts")
+        fleet_ = app.main.query_one(FleetPane)._fleet
+        for age, said in ((0.4, "within 2 s ─"), (3.0, "within 5 s ─")):
+            fleet_.oldest_seconds = lambda age=age: age  # type: ignore[method-assign]
+            app.main.refresh_all()
+            await until(pilot, f"Hosts (2), worst first · last reading of each {said}")
+        await pilot.press("slash", *"alp", "enter")
+        await until(pilot, "Hosts (1 of 2 with 'alp'), worst first")
 
 
 @in_loop
@@ -189,14 +201,25 @@ async def test_a_host_that_sent_nothing_leaves_room_for_the_gpus_of_the_others(s
     async with app.run_test(size=size) as pilot:
         await settled(pilot, "3 hosts")
         await pilot.press("home", "down")
+        shown = await until(pilot, "Wrong on alpha (1)")
+        listed = shown.split("─ GPUs of all hosts ─")[1]
+        assert re.search(r"bravo +0 .+ \d+ %", listed)
+        assert re.search(r" 5 .+ –/140 .+ lost ", listed), "of charlie"
+        assert len(re.findall(r"^│ +7 ", listed, re.MULTILINE)) == 2
+        assert ("Python 3.8 or newer there" in shown) == (size[0] == 200), "beside the GPUs"
+
+
+@in_loop
+async def test_many_gpus_of_the_others_are_a_strip_for_each_host_beside_one_that_sent_nothing():
+    names = ("bravo", "charlie", "delta", "foxtrot", "golf", "hotel")
+    away = ("", Link("ended", "alpha: refused"))
+    app = app_of({"alpha": away, **dict.fromkeys(names, ("busy", LIVE))}, "fleet")
+    async with app.run_test(size=(200, 60)) as pilot:
+        await settled(pilot, "7 hosts")
+        await pilot.press("home")
         shown = await until(pilot, "alpha has sent no reading yet")
-        assert ("GPU utilisation of all hosts" in shown) == (size[0] == 200)
-        if size[0] == 200:
-            strips = shown.split("GPU utilisation of all hosts")[1]
-            (first,) = (line for line in strips.splitlines() if "bravo  " in line and "GPU" in line)
-            assert re.search(r"bravo +GPU 0 .+ \d+ %", first)
-            assert re.search(r" GPU 5 +lost ", strips), "of charlie"
-            assert strips.count("GPU 7 ") == 2
+        strips = shown.split("GPU utilisation of each host, mean of its GPUs")[1]
+        assert re.search(r"bravo .+ \d+ %", strips)
 
 
 def test_of_more_gpus_than_rows_each_host_has_the_mean_of_its_own():
@@ -223,15 +246,20 @@ async def test_a_large_fleet_has_the_recorded_time_the_findings_and_the_jobs_of_
     app = app_of(FEW, "fleet")
     async with app.run_test(size=(200, 60)) as pilot:
         await settled(pilot, "3 hosts")
-        screen = await until(pilot, "Found and running on foxtrot", "train.py ×6")
-        brief = screen.split("Found and running on")[1]
-        assert "GPU 5 lost: fallen off the bus" in brief
-        assert "do first  End the job on it: it cannot go on without this GPU" in brief, "its own"
+        screen = await until(pilot, "More on foxtrot", "why       the device")
+        above, brief = screen.split("More on foxtrot")
+        assert "do first: End the job on it: it cannot go on without this GPU" in above, "its own"
+        assert "why       the device has fallen off the bus" in brief
         await pilot.press("down")
-        screen = await until(pilot, "Found and running on bravo", "GPU utilisation", "do first")
-        assert "train.py ×8 · pid 48200-48207 · GPU 0-7 · by" in screen
+        await until(pilot, "More on bravo", "GPU utilisation", "why       rank 3: last step")
         await pilot.press("down")
-        await until(pilot, "Found and running on alpha", "nothing wrong was found", "96 cores · ")
+        await until(
+            pilot,
+            "More on alpha",
+            "alpha: no trouble",
+            "96 cores · ",
+            "train.py ×8 · pid 48200-48207",
+        )
         await check(pilot, "tab-fleet")
 
 
@@ -241,11 +269,11 @@ async def test_long_charts_are_those_of_the_host_under_the_cursor():
     app = app_of(FEW, "fleet", 150.0)
     async with app.run_test(size=(200, 60)) as pilot:
         await settled(pilot, "3 hosts")
-        await until(pilot, "Found and running on foxtrot", "GPU utilisation, 3 min")
+        await until(pilot, "More on foxtrot", "GPU utilisation, 3 min")
         await pilot.press("down")
-        await until(pilot, "Found and running on bravo", "│ power, ", absent="│ input wait")
+        await until(pilot, "More on bravo", "│ power, ", absent="│ input wait")
         await pilot.press("down")
-        await until(pilot, "Found and running on alpha", "│ power, ", "│ input wait")
+        await until(pilot, "More on alpha", "│ power, ", "│ input wait")
 
 
 @in_loop
@@ -255,16 +283,14 @@ async def test_a_strip_of_a_host_names_the_same_load_as_its_table_with_every_sam
     async with app.run_test(size=(200, 60)) as pilot:
         await settled(pilot, "2 hosts")
         await pilot.press("down")
-        await until(pilot, "GPUs of alpha", "GPU utilisation", "│ GPU 0 ")
+        await until(pilot, "GPUs of all hosts", "GPU utilisation", "│ GPU 0 ")
         for second in range(1, 6):
             load, at = 10.0 + 7 * second, views.END - 45 + second
             sample = f.Sample(9000 + second, int(at * 1e9), h=[views.host_row()])
             sample.g = [views.device_row(place, 40.0, load) for place in range(8)]
             app.session._hear("alpha", sample, at)
             screen = await until(pilot, f" {load:.0f} % ")
-            lines = [
-                line for line in screen.splitlines() if "│ GPU 0 " in line or "│   0  " in line
-            ]
+            lines = re.findall(r"│ (?:GPU 0|alpha +0) .+", screen)
             assert len(lines) == 2
             assert all(f" {load:.0f} %" in line for line in lines), screen
 
@@ -293,6 +319,24 @@ async def test_enter_looks_at_a_host_the_tabs_follow_and_escape_comes_back():
         assert app.session.host.name == "delta", "the tabs are those of the host under the cursor"
         await pilot.press("0")
         await until(pilot, "6 hosts")
+
+
+@in_loop
+async def test_enter_opens_a_finding_in_the_doctor_and_escape_comes_back_to_it():
+    app = app_of({"alpha": ("busy", LIVE), "bravo": ("stalled", LIVE)}, "fleet")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot, "2 hosts")
+        await until(pilot, "▸ ▲ bravo", "Wrong on bravo (1) · Tab, Enter: the finding")
+        await pilot.press("tab")
+        await until(pilot, "Wrong on bravo (1) · Enter: the finding", "▸ ▲ train.py: Hang: rank 3")
+        await pilot.press("enter")
+        await until(pilot, "▸ ▲ Hang: rank 3 is stuck", "How sure", absent="2 hosts")
+        await pilot.press("escape")
+        await until(pilot, "▸ ▲ train.py: Hang: rank 3", "─ GPUs of all hosts")
+        await pilot.press("tab", "down")
+        await until(pilot, "▸ ● alpha")
+        await pilot.press("tab")
+        await until(pilot, "nothing is wrong with this host", "▸ ● alpha")
 
 
 @in_loop
@@ -349,7 +393,7 @@ async def test_sorting_and_only_mine():
         await until(pilot, "hosts sorted by name")
         assert lines_of(app) == ["alpha", "bravo", "charlie", "delta", "echo", "foxtrot"]
         await pilot.press("greater_than_sign")
-        await until(pilot, "hosts sorted by free")
+        await until(pilot, "hosts sorted most free GPUs first", "Hosts (6), most free GPUs first")
         assert lines_of(app)[:2] == ["foxtrot", "charlie"]
         await pilot.press("less_than_sign", "less_than_sign", "u")
         await until(pilot, "6 hosts, 3 shown", absent="foxtrot 8/8")
@@ -650,5 +694,6 @@ async def test_hosts_without_gpus_leave_out_their_columns_and_list_all_that_is_f
         pane._fleet._found["ash"] = pane._fleet._clock(), wrong
         app.main.refresh_all()
         shown = await until(pilot, "end1", "end2", "end3", "end4")
-        heading = next(line for line in shown.splitlines() if "WORST" in line)
+        heading = next(line for line in shown.splitlines() if "STATE▾" in line)
         assert all(name not in heading for name in ("BUSY", "FREE", "UTIL", "TENS", "MEM"))
+        assert "CPU   RAM" in heading

@@ -13,12 +13,13 @@ from gpuscope.exit_status import ExitStatus
 from gpuscope.store.view import HostView, Link, no_history
 from gpuscope.text import styled
 from gpuscope.text.width import cells as text_cells
+from gpuscope.tui.hosts.findings import finding_lines
 from gpuscope.tui.hosts.host_brief import brief_lines
 from gpuscope.tui.hosts.jobs import across
-from gpuscope.tui.hosts.order import ANEW_SECONDS, BETTER_SECONDS, Order, natural
-from gpuscope.tui.hosts.rows import columns, detail_lines, host_row, room_pieces, totals_lines
+from gpuscope.tui.hosts.order import ANEW_SECONDS, BETTER_SECONDS, Order, natural, sorts_of
+from gpuscope.tui.hosts.rows import EachDevice, columns, host_row, room_pieces, totals_lines
 from gpuscope.tui.hosts.runs import NOTHING, joined, row_of
-from gpuscope.tui.hosts.summary import Grade, HostSummary, Missing, Word, summarise, totals
+from gpuscope.tui.hosts.summary import Grade, HostSummary, Level, Missing, Word, summarise, totals
 from gpuscope.tui.hosts.watch import FORGET_SECONDS, HIDDEN_SECONDS, SUM_SECONDS, Fleet
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.tui.widgets.table import lay_out
@@ -134,7 +135,7 @@ def test_what_is_stale_keeps_its_figures_and_loses_its_troubles():
     row = host_row(found, TOKENS, missing=Missing(12.0))
     assert row.cells["state"] == [("stale 12s", "warn")]
     assert row.cells["load"][0][1] == "faint"  # type: ignore[index]
-    told = flat(detail_lines(found, Missing(12.0), 120, 4, TOKENS))
+    told = flat(line for _, line in finding_lines(found, Missing(12.0), 120, TOKENS))
     assert " for 12 s · F5: connect now · the figures are from before" in told
 
 
@@ -154,7 +155,7 @@ def test_an_unreachable_host_says_since_when_why_and_what_happens_next(retry, ne
     assert row.cells["state"] == [("unreachable 1m", "bad")]
     assert row.cells["mark"] == [("▲", "bad")]
     assert flat([row.cells["worst"]]) == worst
-    told = flat(detail_lines(found, missing, 120, 4, TOKENS))
+    told = flat(line for _, line in finding_lines(found, missing, 120, TOKENS))
     assert f", for 1 min 35 s · {next_step} · F5: connect now" in told
     assert "it does not answer" in told
 
@@ -258,6 +259,18 @@ def test_columns_of_figures_are_sorted_now_and_then(sort, high, low):
     assert len(order.arrange([*swapped, one("d")], sort, ANEW_SECONDS + 1.5)) == 4, (
         "a new host is there at once"
     )
+
+
+def test_hosts_are_sorted_by_what_any_of_them_has():
+    assert sorts_of([one("a")]) == ["worst", "name"]
+    assert sorts_of([one("a"), one("b", pace_seconds=0.2)]) == ["worst", "name", "pace"]
+    assert sorts_of([one("a", devices=1)]) == ["worst", "name", "free", "load", "memory"]
+    slow, quick = one("slow", pace_seconds=2.0), one("quick", pace_seconds=0.1)
+    assert keys(Order().arrange([one("none"), quick, slow], "pace", 0.0)) == [
+        "slow",
+        "quick",
+        "none",
+    ]
 
 
 # ── all of them ──
@@ -414,6 +427,11 @@ def test_the_rules_are_asked_in_turn_and_forgotten_late():
     )
 
 
+def found_on(one: HostSummary, watched: Fleet, cells: int) -> list[str]:
+    lines = finding_lines(one, Missing(), cells, TOKENS, watched.told(one))
+    return [flat([line]) for _, line in lines]
+
+
 def test_the_worst_that_a_device_has_says_what_to_do_first_as_its_host_does():
     store, _ = fleet.store_of({"h0": (views.hung(), LIVE)})
     watched = Fleet(lambda: store, clock=Clock())
@@ -421,18 +439,21 @@ def test_the_worst_that_a_device_has_says_what_to_do_first_as_its_host_does():
     watched.judge(table.load())
     (one,) = watched.look()
     said = next(word.text for word in one.words if word.text.startswith("GPU 3 hung: "))
-    steps = watched.steps(one)
-    assert steps[said].command == "kill 48216"
-    lines = views.flat(detail_lines(one, Missing(), 120, 20, TOKENS, steps=steps)).splitlines()
+    first = watched.told(one)[said].first
+    assert first is not None
+    assert first.command == "kill 48216"
+    lines = found_on(one, watched, 120)
     at = next(n for n, line in enumerate(lines) if said in line)
     assert lines[at + 1].startswith("  do first: End the job on it")
+    (beside, *_) = found_on(one, watched, 200)
+    assert said in beside
+    assert "   do first: End the job on it" in beside, "in the same line, where it has room"
     host = watched.host("h0")
     assert host is not None
-    brief = brief_lines(
-        host, one, Missing(), watched.findings("h0"), no_history, TOKENS, 100, 50, steps
-    )
-    shown = views.flat(brief)
-    assert "do first  End the job on it" in shown
+    found = [watched.told(one)[said].finding, *watched.findings("h0")]
+    shown = views.flat(brief_lines(host, one, found, no_history, TOKENS, 100, 50))
+    assert "why       " in shown
+    assert "End the job on it" not in shown, "which stands above"
 
 
 def test_filter_and_mine():
@@ -460,16 +481,58 @@ def test_filter_and_mine():
 # ── columns ──
 
 
+def drawn(levels: Sequence[Level], cells: int = 16, current: bool = True) -> list[tuple[str, str]]:
+    pieces = EachDevice(tuple(levels), current).draw(cells, TOKENS.glyphs)
+    return [(char, token) for text, token in pieces for char in text]
+
+
+def test_each_gpu_is_a_block_and_one_in_trouble_a_sign_that_needs_no_colour():
+    levels = [
+        Level(8, "ok"),
+        Level(0, "idle"),
+        Level(None, "bad"),
+        Level(1, "warn"),
+        Level(None, "ok"),
+    ]
+    assert drawn(levels) == [
+        ("█", "ok"),
+        ("▁", "idle"),
+        ("▲", "bad"),
+        ("▁", "warn"),
+        ("┄", "faint"),
+    ]
+    assert {token for _, token in drawn(levels, current=False)} == {"faint"}
+
+
+def test_more_gpus_than_cells_share_them_and_none_in_trouble_is_hidden():
+    levels = [Level(8, "ok"), Level(4, "ok")] * 8
+    assert drawn(levels, 8) == [("▆", "ok")] * 8
+    levels[5] = Level(None, "bad")
+    assert drawn(levels, 8)[2] == ("▲", "bad")
+    assert [char for char, _ in drawn(levels, 8)].count("▲") == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "signs"), [("lost", "▲"), ("stalled", "▲"), ("busy", ""), ("idle", "")]
+)
+def test_the_gpus_of_a_host_in_its_row(kind, signs):
+    row = host_row(summarise(host(kind)), TOKENS)
+    pieces = row.cells["each"].draw(8, TOKENS.glyphs)  # type: ignore[union-attr]
+    text = "".join(part for part, _ in pieces)
+    assert len(text) == 8
+    assert "".join(char for char in text if char == "▲") == signs
+
+
 @pytest.mark.parametrize("terminal", [60, 80, 100, 120, 160, 200])
 def test_the_columns_that_matter_stay(terminal):
     inner = terminal - 8  # frame, padding, cursor, scroll mark
     placed = {column.key: cells for column, cells in lay_out(columns("worst", terminal), inner, 1)}
-    assert {"mark", "host", "state", "busy", "free", "load", "pace", "worst"} <= set(placed)
+    assert {"mark", "host", "state", "free", "load", "pace", "worst"} <= set(placed)
     assert sum(placed.values()) + len(placed) - 1 <= max(inner, 68)
     if terminal >= 100:
-        assert "tensor" in placed
+        assert "each" in placed
     if terminal >= 120:
-        assert {"memory", "meter", "job"} <= set(placed)
+        assert {"busy", "memory", "each", "job"} <= set(placed)
         assert placed["worst"] >= 29
 
 
@@ -524,6 +587,8 @@ def test_the_job_on_the_row_of_a_host_is_the_one_its_worst_is_about():
     assert flat([row.cells["worst"]]) == "The loss is NaN since step 160 · 1 more"
     narrow = host_row(told, TOKENS, narrow=True).cells["worst"]
     assert flat([narrow]) == "nan.py: The loss is NaN since step 160 · 1 more"
-    below = [flat([line]) for line in detail_lines(told, Missing(), 120, 4, TOKENS)]
+    roomy = flat([host_row(told, TOKENS, room=200).cells["worst"]])
+    assert roomy.startswith("The loss is NaN since step 160 · late.py: stalled: rank ")
+    below = [flat([line]) for _, line in finding_lines(told, Missing(), 120, TOKENS)]
     assert below[0] == "▲ nan.py: The loss is NaN since step 160"
     assert below[1].startswith("▲ late.py: stalled: rank "), "of the other job: it is not hidden"

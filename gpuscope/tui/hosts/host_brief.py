@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,12 +18,11 @@ from ..doctor.text import LABEL, SEVERITY_TOKENS, glyph_of, with_label
 from ..log.subject import facts_of_job
 from ..shared.host_text import host_lines
 from ..theme import Glyphs, Tokens
-from .rows import AWAY, NO_STEPS, mark_of, missing_lines, step_line
 from .summary import in_job
 
 if TYPE_CHECKING:
-    from ...doctor.finding import Finding, Fix
-    from .summary import HostSummary, Missing
+    from ...doctor.finding import Finding
+    from .summary import HostSummary
 
 MOST_REASONS = 2
 """The pieces of evidence of a finding: the Doctor tab has the rest."""
@@ -32,55 +31,46 @@ MOST_REASONS = 2
 def brief_lines(
     host: HostView,
     one: HostSummary,
-    missing: Missing,
     found: Sequence[Finding],
     history: HistoryOf,
     tokens: Tokens,
     cells: int,
     rows: int,
-    steps: Mapping[str, Fix] = NO_STEPS,
 ) -> list[Line]:
-    """Return what is wrong with a host and what to do, then its jobs, in at most ``rows`` lines.
+    """Return why the first of the findings holds and what comes after the first step.
 
-    Where rows are few, what runs comes before the reasons of a finding; where there are more, the
-    load of its cores and its memory follow. ``steps`` are what to do first, by the words for it.
+    Its jobs follow, and where there is room for them the load of its cores, its memory, and the
+    same of the other findings. The findings themselves, and what to do first, stand above.
     """
     jobs = [job for job in host.jobs if end_of(job) is None]
-    found = [finding for finding in found if finding.severity != "info"]
-    titles = {finding.title for finding in found}
-    for reasons in (MOST_REASONS, 0):
-        out: list[Line] = []
-        if one.state in AWAY:
-            out += [*missing_lines(one, missing, cells), []]
-        for word in one.words:  # such as a GPU that is lost, of which no rule tells
-            grade, text = word.grade, word.text
-            what = text.partition(": ")[2] or text  # one may say "Hang", the other "stalled"
-            if not any(what in title for title in titles):
-                glyph, token = mark_of(grade, tokens.glyphs)
-                out += styled.hang([(f"{glyph} ", token)], [(word.named, "title")], cells)
-                out += (
-                    with_label("do first", step_line(steps[text]), cells) if text in steps else []
-                )
-                out.append([])
-        for finding in found:
-            job = job_of(finding, host)
-            title = in_job(finding.title, job.title if job is not None else "")
-            shown = replace(finding, title=title)
-            out += [*_finding(shown, bool(host.badge), tokens.glyphs, cells, reasons), []]
-        if not out:
-            out += [[(f"{tokens.glyphs.ok} ", "ok"), ("nothing wrong was found", "muted")], []]
-        for job in jobs:
-            for label, text in facts_of_job(job, host):
-                out += with_label(label.lower(), [(text, "text")], cells)
-            out.append([])
-        if not jobs:
-            out.append([("no job runs here", "muted")])
-        if len(out) <= rows:
-            break
+    replayed = bool(host.badge)
+    reasons: list[list[Line]] = []
+    for finding in (each for each in found if each.severity != "info"):
+        job = job_of(finding, host)
+        title = in_job(finding.title, job.title if job is not None else "")
+        shown = replace(finding, title=title)
+        reasons.append(list(_finding(shown, replayed, tokens.glyphs, cells)))
+    parts = reasons[:1]
+    for job in jobs:
+        facts = facts_of_job(job, host)
+        parts.append(
+            [
+                line
+                for label, text in facts
+                for line in with_label(label.lower(), [(text, "text")], cells)
+            ]
+        )
+    if not jobs and one.current:
+        parts.append([[("no job runs here", "muted")]])
     load = host_lines(host, history, cells, tokens.glyphs)
-    if load and len(out) + len(load) + 2 <= rows:
-        gap: list[Line] = [[]] if out[-1] else []
-        out += [*gap, [("The host  ", "title"), (_machine(host), "muted")], *load]
+    if load:
+        parts.append([[("The host  ", "title"), (_machine(host), "muted")], *load])
+    out: list[Line] = []
+    for part in (*parts, *reasons[1:]):
+        gap: list[Line] = [[]] if out else []
+        if out and len(out) + len(gap) + len(part) > rows:
+            continue  # what follows may be shorter
+        out += [*gap, *part]
     return out[:rows]
 
 
@@ -100,22 +90,17 @@ def _machine(host: HostView) -> str:
     return " · ".join(filter(None, (cores, driver, d.kernel)))
 
 
-def _finding(
-    finding: Finding, replayed: bool, glyphs: Glyphs, cells: int, reasons: int
-) -> Iterator[Line]:
+def _finding(finding: Finding, replayed: bool, glyphs: Glyphs, cells: int) -> Iterator[Line]:
     token = SEVERITY_TOKENS[finding.severity]
     sign = (f"{glyph_of(finding.severity, glyphs)} ", token)
     yield from styled.hang([sign], [(finding.title, "title")], cells)
     label = "why"
-    for evidence in finding.evidence[:reasons]:
+    for evidence in finding.evidence[:MOST_REASONS]:
         for line in evidence_lines(evidence, cells - LABEL):
             yield [(f"{label:{LABEL}}", "accent"), *line]
             label = ""
-    for number, fix in enumerate(steps_of(finding, replayed)):
-        if not number:
-            yield from with_label("do first", step_line(fix), cells)
-            continue
-        yield from with_label("then" if number == 1 else "", [(fix.title, "text")], cells)
+    for number, fix in enumerate(steps_of(finding, replayed)[1:]):
+        yield from with_label("" if number else "then", [(fix.title, "text")], cells)
         code = (fix.code.strip("\n"), fix.environment, fix.command)
         for text in "\n".join(filter(None, code)).splitlines():
             yield from with_label("", [(text, "accent")], cells)

@@ -13,7 +13,15 @@ from functools import lru_cache
 
 from .summary import Grade, HostSummary
 
-SORTS = ("worst", "name", "free", "load", "memory")
+SORTS = {
+    "worst": "worst first",
+    "name": "by name",
+    "free": "most free GPUs first",
+    "load": "busiest first",
+    "memory": "fullest first",
+    "pace": "slowest step first",
+}
+"""The ways to sort hosts, in words."""
 BETTER_SECONDS = 10.0
 """How long a host keeps its place after it got better: readings near a threshold flicker."""
 ANEW_SECONDS = 5.0
@@ -100,10 +108,19 @@ def _of_load(one: HostSummary) -> tuple[bool, float]:
     )
 
 
+def sorts_of(summaries: Sequence[HostSummary]) -> list[str]:
+    """Return the ways to sort these hosts: those by figures that any of them has."""
+    devices = any(one.devices for one in summaries)
+    paced = any(one.pace_seconds is not None for one in summaries)
+    has = {"free": devices, "load": devices, "memory": devices, "pace": paced}
+    return [sort for sort in SORTS if has.get(sort, True)]
+
+
 _VALUES: dict[str, Callable[[HostSummary], tuple[bool, float]]] = {
     "name": lambda one: (False, 0.0),
     "free": lambda one: (not one.current, -float(one.free)),
     "load": _of_load,
     "memory": _of_memory,
+    "pace": lambda one: _unknown_last(one.pace_seconds),
 }
 """For each column, the key to sort by: the largest first, unknown values last."""

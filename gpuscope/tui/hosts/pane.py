@@ -10,26 +10,29 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
 
 from ...store.view import LOCAL
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import window_text
 from ...text.width import cells as text_cells
+from ..background.finding_history import group_cases
 from ..charts.load_strips import LoadStrips
+from ..overview.finding_list import FindingList, go_to_finding
 from ..overview.panel_rows import WIDE
-from ..shared.windows import shortest_window
+from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable, TableRow
 from ..widgets.text import Lines
+from .findings import Found, calm_lines, finding_lines, key_of_word
+from .lower import HostCharts
+from .order import SORTS
+from .room import CHART_ROWS, FRAME, Room, least_device_rows, most_device_rows, room_below
 from .rows import (
-    AWAY,
     WIDE_COLUMNS,
     columns,
-    detail_lines,
     host_row,
     totals_lines,
     with_figures,
@@ -39,20 +42,16 @@ from .summary import HERE, Grade
 from .watch import Fleet
 
 if TYPE_CHECKING:
+    from ...doctor.finding import Finding
     from ...store.view import HostView
-    from ..overview.charts import Charts
+    from .runs import Joined
     from .summary import HostSummary
 
-TINY_ROWS, ROOMY_ROWS, CHART_ROWS = 20, 32, 9
-DETAIL_ROWS, BARE_DETAIL_ROWS = 4, 3
-MORE_CELLS = " · 3 more"
-"""What follows the worst in the row of a host with which more is wrong."""
-CHART_SECONDS = 4.0
-"""The least time between two drawings of the selected host's charts."""
-MOST_SECONDS = 600.0
-"""These charts show what is recorded, up to this time."""
-LEAST_DEVICE_ROWS = 4
-"""The least rows of the table of devices: its frame, a heading and one device."""
+TINY_ROWS, ROOMY_ROWS = 20, 32
+AGES = (2, 5, 10, 30, 60)
+"""The seconds that are named as the age of readings, so that the words seldom change."""
+LEAST_FOUND_ROWS = 3
+"""The rows for what is wrong with a host where they have no frame."""
 LOAD_FRAME, LEAST_LOAD_ROWS = 4, 6
 """The rows of the frame and the axis of the load of all hosts, and the least with two lanes."""
 HIGH_LANE_ROWS = 3
@@ -71,10 +70,8 @@ class FleetPane(Pane):
     DEFAULT_CSS = """
     FleetPane #fleet-totals { padding: 0 2; }
     FleetPane #fleet-hosts { height: 1fr; }
-    FleetPane #fleet-detail { padding: 0 2; }
+    FleetPane #fleet-findings { padding: 0 1; }
     FleetPane #fleet-unread, FleetPane #fleet-lower { height: 1fr; }
-    FleetPane #fleet-charts { width: 2fr; }
-    FleetPane #fleet-brief { width: 1fr; height: 1fr; }
     """
 
     def __init__(self, session: Session, **kwargs: str) -> None:
@@ -90,7 +87,7 @@ class FleetPane(Pane):
         self._hosts = LiveTable(
             columns("worst"), empty=WAITING, gap=1, wraps="worst", id="fleet-hosts", classes="panel"
         )
-        self._detail = Lines(id="fleet-detail")
+        self._found = FindingList(id="fleet-findings")
         self._devices = LiveTable(
             (), empty="", cursor=False, gap=1, id="fleet-devices", classes="panel"
         )
@@ -100,20 +97,18 @@ class FleetPane(Pane):
         self._unread = Lines(classes="panel", id="fleet-unread")
         self._loads = LoadStrips(classes="panel", id="fleet-loads")
         """The GPUs of all hosts, where the one under the cursor has sent nothing."""
-        self._brief = Lines(classes="panel", id="fleet-brief")
-        self._lower = Horizontal(self._brief, id="fleet-lower")
-        """The charts of the host under the cursor, and what is found and runs there."""
-        self._charts: Charts | None = None
+        self._lower = HostCharts(session, self._fleet.history_of, self._more, id="fleet-lower")
         self._chart_rows = 0
         """The rows of the charts with their frame, 0 if there are no charts."""
-        self._drawn: tuple[str, int, int] | None = None
         self._terminal = (80, 24)
-        self._rows: dict[str, tuple[HostSummary, object, object, TableRow]] = {}
+        self._rows: dict[tuple[str, int], tuple[HostSummary, object, object, TableRow]] = {}
         self._names: dict[str, str] = {}
         """By key, as they stand in the table."""
         self._shown: dict[str, HostSummary] = {}
         self._begun: str | None = None
         """The key of the host on which the cursor was placed."""
+        self._in_findings = False
+        """Whether the keyboard was last with what is wrong, not with the hosts."""
         self._follows = True
         """Whether the cursor goes to the worst host: until a user moves it, sorts, or opens one."""
 
@@ -121,7 +116,7 @@ class FleetPane(Pane):
         self._hosts.border_title = "Hosts"
         yield self._totals
         yield self._hosts
-        yield self._detail
+        yield self._found
         self._devices.display = self._jobs.display = self._unread.display = False
         self._lower.display = self._loads.display = False
         self._jobs.border_title = "Jobs"
@@ -146,14 +141,16 @@ class FleetPane(Pane):
             f"no host{mine} contains {filtered!r}" if filtered or mine else WAITING
         )
         rows = [self._row(one) for one in shown]
-        states = [list(row.cells.get("state", ())) for row in rows]  # type: ignore[arg-type]
-        link = max((styled.cells(state) for state in states), default=0)  # type: ignore[arg-type]
-        worst = max((styled.cells(list(row.cells["worst"])) for row in rows), default=0)  # type: ignore[arg-type]
-        job = max((styled.cells(list(row.cells.get("job", ()))) for row in rows), default=0)  # type: ignore[arg-type]
-        widths = longest, link, worst, job
-        found = columns(fleet.sort, self._terminal[0], *widths)
+        link, worst, job = (
+            max((styled.cells(list(row.cells.get(key, ()))) for row in rows), default=0)  # type: ignore[arg-type]
+            for key in ("state", "worst", "job")
+        )
+        devices = max((one.devices for one in shown), default=0)
+        found = columns(fleet.sort, self._terminal[0], longest, link, worst, job, devices)
         self._hosts.show_columns(with_figures(found, rows))
-        self._hosts.show(rows)
+        room = self._hosts.width_of("worst")
+        self._hosts.show([self._row(one, room) for one in shown])
+        self._name_hosts(len(shown))
         fleet.visible = frozenset(row.key for row in self._hosts.on_screen)
         self._place_cursor(shown)
         totals = fleet.totals()
@@ -190,128 +187,138 @@ class FleetPane(Pane):
         if doctor.table is not None and self.is_mounted and self.session.paused_seconds is None:
             self._fleet.judge(doctor.table)
 
-    def _row(self, one: HostSummary) -> TableRow:
-        """Return the line of a host; the one before where nothing of it changed."""
+    def _name_hosts(self, shown: int) -> None:
+        """Say how many hosts there are, in which order, and how old what they say is."""
+        fleet, mine = self._fleet, self.session.state.mine
+        count = len(fleet.all)
+        of = f"{shown} of {count}" if shown != count else f"{count}"
+        passed = f" with {self.session.fleet_filter!r}" if self.session.fleet_filter else ""
+        passed += " with a job of yours" if mine else ""
+        age = fleet.oldest_seconds() if self.session.paused_seconds is None else None
+        bound = next((most for most in AGES if age is not None and age <= most), None)
+        old = f" · last reading of each within {bound} s" if bound else ""
+        set_title(self._hosts, f"Hosts ({of}{passed}), {SORTS[fleet.sort]}{old}")
+
+    def _row(self, one: HostSummary, room: int = 0) -> TableRow:
+        """Return the line of a host; the one before where nothing of it changed.
+
+        The worst of what is wrong has ``room`` for so many cells.
+        """
         tokens, name = self._hosts.tokens, self._names.get(one.key, one.name)
         missing = HERE if one.current else self._fleet.missing(one)
         retry = None if missing.retry is None else round(missing.retry)
         narrow = self._terminal[0] < WIDE_COLUMNS
         shown = name, int(missing.seconds), retry, narrow
-        known = self._rows.get(one.key)
+        known = self._rows.get((one.key, room))
         if known is None or known[:3] != (one, shown, tokens.key):
-            row = host_row(one, tokens, name, missing, narrow)
-            known = self._rows[one.key] = (one, shown, tokens.key, row)
+            row = host_row(one, tokens, name, missing, narrow, room)
+            known = self._rows[one.key, room] = (one, shown, tokens.key, row)
         return known[3]
 
     def _show_detail(self) -> None:
-        """Show the findings and the jobs of the host under the cursor."""
+        """Show what is wrong with the host under the cursor, and where rows are free what it has.
+
+        The findings are always as high as those of any host: nothing may move with the cursor.
+        """
         one = self._shown.get(self._hosts.cursor_key or "")
         height = self._terminal[1]
-        framed = height >= ROOMY_ROWS
+        frame = 2 if height >= ROOMY_ROWS else 0
         free = height - (len(self._shown) + 3 + self._totals_rows() + AROUND_ROWS)
-        devices = self._most_device_rows() and free - BARE_DETAIL_ROWS >= self._least_device_rows()
-        bare = BARE_DETAIL_ROWS if devices else max(BARE_DETAIL_ROWS, min(DETAIL_ROWS, free))
-        rows = least = DETAIL_ROWS if framed else bare if height >= TINY_ROWS else 0
-        if self._has_brief or (framed and all(map(self._row_says_all, self._shown.values()))):
-            rows = 0
-        if one is not None and rows:
-            set_title(self._detail, one.name)
-            spare = free - 2 * framed - (self._most_device_rows() if devices else 0)
-            most = max(rows, spare)
-            if framed or most > rows:  # as many as the host with most to say needs
-                needed = (len(self._lines_of(each, most)) for each in self._shown.values())
-                rows = max(max(needed, default=rows), 0 if framed else least)
-        lines = self._lines_of(one, rows) if one is not None and rows else []
-        self._detail.display = rows > 0
-        # Always as high as it may become: the table must not change its height under the cursor.
-        self._detail.show([*lines, *([[]] * (rows - len(lines)))])
-        self._show_devices(rows + 2 if rows and framed else rows)
+        least = LEAST_FOUND_ROWS if height >= TINY_ROWS else 0
+        fits = free - frame - least >= least_device_rows(self._sizes)
+        devices = most_device_rows(self._sizes) if fits else 0
+        most = max(least, free - frame - devices)
+        lines = [] if one is None else self._lines_of(one)
+        needed = max((len(self._lines_of(each)) for each in self._shown.values()), default=0)
+        calm = least and not devices and not frame  # nothing else stands here
+        rows = most if calm else min(most, max(needed, 0 if frame else least))
+        if one is not None and len(lines) < rows and not (frame and lines and one.answered):
+            lines += calm_lines(one, self._hosts.tokens)
+        shown = rows > 0 and (bool(needed) or not frame)
+        if not shown and self._found.has_focus:
+            self.focus_on(self._hosts)
+        self._found.display = shown
+        if shown and one is not None:
+            self._name_findings(one)
+            lines = lines[:rows]
+            self._found.show_findings([*lines, *([("", [])] * (rows - len(lines)))])
+        self._show_devices(rows + frame if shown else 0)
 
-    @property
-    def _has_brief(self) -> bool:
-        """Whether there is room for the charts of a host, beside which all is said of it."""
-        width, height = self._terminal
-        needed = len(self._shown) + 3 + self._totals_rows() + AROUND_ROWS
-        left = height - needed - self._most_device_rows()
-        return width >= WIDE and left >= CHART_ROWS + LEAST_DEVICE_ROWS
+    def _name_findings(self, one: HostSummary) -> None:
+        count = sum(word.grade < Grade.IDLE for word in one.words)
+        there = "" if self._found.has_focus else f"{key_of('next_pane')}, "
+        opens = f" · {there}{key_of('open')}: the finding in full"
+        title = f"Wrong on {one.name} ({count}){opens}" if count else f"{one.name}: no trouble"
+        set_title(self._found, title)
 
-    def _lines_of(self, one: HostSummary, rows: int) -> list[Line]:
+    def _lines_of(self, one: HostSummary) -> list[Found]:
         missing = HERE if one.current else self._fleet.missing(one)
         cells = max(20, self._terminal[0] - 6)
-        said = self._terminal[1] >= ROOMY_ROWS and self._row_has_first(one)
-        steps = self._fleet.steps(one)
-        return list(detail_lines(one, missing, cells, rows, self._hosts.tokens, said, steps))
+        return finding_lines(one, missing, cells, self._hosts.tokens, self._fleet.told(one))
 
-    def _row_has_first(self, one: HostSummary) -> bool:
-        """Return whether the row of a host has the first thing that is wrong with it in full."""
-        more = len(MORE_CELLS) if len(one.words) > 1 else 0
-        room = self._hosts.width_of("worst") - more
-        return one.state not in AWAY and bool(one.words) and text_cells(one.words[0].text) <= room
-
-    def _row_says_all(self, one: HostSummary) -> bool:
-        """Return whether there is nothing to say of a host that its row does not say."""
-        known = not one.words or (len(one.words) == 1 and self._row_has_first(one))
-        steps = self._fleet.steps(one)
-        told = not any(word.text in steps for word in one.words)
-        return known and told and one.state not in AWAY
-
-    def _most_device_rows(self) -> int:
-        """Return the rows of a table with the devices of the largest host, including its frame.
-
-        They are 0 where no host has a device.
-        """
-        most = max((one.devices for one in self._shown.values()), default=0)
-        return most + 3 if most else 0
-
-    def _least_device_rows(self) -> int:
-        return max(LEAST_DEVICE_ROWS, min(self._most_device_rows(), 7))
+    @property
+    def _sizes(self) -> list[int]:
+        """The number of GPUs of each host."""
+        return [one.devices for one in self._shown.values()]
 
     def _show_devices(self, taken: int) -> None:
-        """List the devices of the host under the cursor in the rows that the hosts do not need.
+        """List GPUs in the rows that the hosts do not need, which have ``taken`` for findings.
 
-        How many these are depends on the largest host, so that nothing moves with the cursor.
-        Where there is still room, there are the jobs of all hosts and charts of this one.
+        Where there is still room, there are the jobs of all hosts and charts of one.
         """
-        width, height = self._terminal
-        needed = len(self._shown) + 3 + self._totals_rows() + AROUND_ROWS + taken
-        most = self._most_device_rows()
-        rows = min(height - needed, most)
-        host = self.session.host
-        shown = rows >= self._least_device_rows()
-        rows = rows if shown else 0
-        lower = shown or not most  # else the hosts themselves need all rows
-        one = self._shown.get(self._hosts.cursor_key or "")
-        roomy = shown or (not most and height - needed >= CHART_ROWS)
-        unread = roomy and one is not None and not one.answered
-        self._devices.display, self._unread.display = shown and not unread, unread
-        self._loads.display = False
-        self._show_jobs(height - needed - rows if lower and width >= WIDE_COLUMNS else 0)
-        if unread and one is not None:
-            self._show_unread(one, rows + self._chart_rows if self._chart_rows else 0)
-        if not shown or unread or host is None:
-            return
-        from ..overview.device_rows import columns as device_columns
-        from ..overview.device_rows import device_row
-        from ..widgets.last_seen import as_last_seen
+        from .runs import joined
 
-        self._devices.styles.height = rows
-        history, tokens = self.session.history, self._devices.tokens
+        width, height = self._terminal
+        wide = width >= WIDE_COLUMNS
+        free = height - (len(self._shown) + 3 + self._totals_rows() + AROUND_ROWS + taken)
+        lists = room_below(free, self._sizes, 1, wide).jobs  # else nobody works them out
+        listed = [one for one in self._shown.values() if one.current and lists]
+        jobs = joined([(self._names[one.key], one.runs()) for one in listed])
+        room = room_below(free, self._sizes, len(jobs), wide)
+        one = self._shown.get(self._hosts.cursor_key or "")
+        lower = room.devices or (not any(self._sizes) and free >= CHART_ROWS)
+        whole = room.several and room.devices >= sum(self._sizes) + FRAME
+        place = room.charts if whole else lower
+        unread = bool(place) and one is not None and not one.answered
+        self._unread.display, self._loads.display = unread, False
+        self._devices.display = bool(room.devices) and (whole or not unread)
+        self._show_jobs(jobs, room)
+        if unread and one is not None:
+            loads = 0 if whole or not room.charts else room.devices + room.charts
+            self._show_unread(one, loads)
+        if self._devices.display:
+            self._show_gpus(room, whole)
+
+    def _show_gpus(self, room: Room, whole: bool) -> None:
+        """List the GPUs of the host under the cursor, before those of the others if there is room.
+
+        Where all have room, hosts keep their order.
+        """
+        from .devices import device_table
+
+        host = self.session.host
+        if host is None:
+            return
+        hosts = [(self._names.get(host.key, host.name), host)]
+        if room.several:
+            known = ((self._names[key], self._fleet.host(key)) for key in self._shown)
+            found = [(name, one) for name, one in known if one is not None and one.devices]
+            hosts = found if whole else sorted(found, key=lambda each: each[1].key != host.key)
+        tokens, width = self._devices.tokens, self._terminal[0]
+        placed, rows = device_table(hosts, self._fleet.history_of, tokens, width)
+        shown = room.devices - FRAME
+        part = f", {shown} of {len(rows)}" if shown < len(rows) else ""
         current = host.link.state in ("live", "replay")
-        found = [
-            device_row(host, device, tokens, history=history, wide=width >= WIDE)
-            for device in host.devices
-            if device.gone is None
-        ]
-        part = f", {rows - 3} of {len(found)}" if rows - 3 < len(found) else ""
         seen = "" if current else ", as last seen"
-        set_title(self._devices, f"GPUs of {host.name}{part}{seen}")
+        more = ", and of the next hosts" if room.several else ""
+        of = f" of {host.name}{seen}{more}{part}"
+        set_title(self._devices, f"GPUs{' of all hosts' if whole else of}")
         self._devices.show_empty(WAITING if current else "none known")
-        found = found if current else [as_last_seen(row) for row in found]
-        wide = width >= WIDE
-        if not found:  # no heading above nothing
-            self._devices.show(found)
-        self._devices.show_columns(device_columns("index", found, width - 6, wide) if found else ())
-        self._devices.show(found)
+        self._devices.styles.height = room.devices
+        if not rows:  # no heading above nothing
+            self._devices.show(rows)
+        self._devices.show_columns(placed)
+        self._devices.show(rows)
 
     def _show_unread(self, one: HostSummary, rows: int) -> None:
         """Show what a host needs to be read, and in what is left of ``rows`` the GPUs of all."""
@@ -330,7 +337,7 @@ class FleetPane(Pane):
             for each in others
             if each.current and (host := self._fleet.host(each.key)) is not None
         ]
-        window = max((self._window(host) for _, host in named), default=0.0)
+        window = max((self._lower.window(host) for _, host in named), default=0.0)
         lanes = lanes_of_hosts(named, self._fleet.history_of, window, left - LOAD_FRAME)
         if not lanes:
             return
@@ -345,23 +352,21 @@ class FleetPane(Pane):
         )
         self._loads.show(lanes, window, 0.0)
 
-    def _show_jobs(self, rows: int) -> None:
-        """List the jobs of all hosts in ``rows`` rows, and leave unused rows to the charts."""
+    def _show_jobs(self, jobs: Sequence[Joined], room: Room) -> None:
+        """List the jobs of all hosts, and give the hosts the lines that the charts can spare."""
         from .runs import columns as job_columns
-        from .runs import joined, row_of
+        from .runs import row_of
 
-        listed = self._shown.values() if rows >= LEAST_DEVICE_ROWS else ()
-        jobs = joined([(self._names[one.key], one.runs()) for one in listed if one.current])
-        most = rows - CHART_ROWS if rows - CHART_ROWS >= LEAST_DEVICE_ROWS else rows
-        high = min(len(jobs) + 3, most) if jobs else 0
-        self._jobs.display = high > 0
-        self._chart_rows = rows - high if rows - high >= CHART_ROWS else 0
+        self._jobs.display = room.jobs > 0
         # the hosts have what is left, which is nothing where there are charts
-        longer = min(self._hosts.longer_rows(), max(self._chart_rows - CHART_ROWS, 0))
-        self._chart_rows -= longer
-        self._hosts.styles.height = len(self._shown) + 3 + longer if self._chart_rows else "1fr"
-        if high:
-            self._jobs.styles.height = high
+        longer = min(self._hosts.longer_rows(), max(room.charts - CHART_ROWS, 0))
+        self._chart_rows = room.charts and room.charts - longer
+        self._hosts.styles.height = len(self._shown) + 3 + longer if room.charts else "1fr"
+        if room.jobs:
+            shown = room.jobs - FRAME
+            part = f"{shown} of {len(jobs)}" if shown < len(jobs) else f"{len(jobs)}"
+            set_title(self._jobs, f"Jobs ({part}), the worst first")
+            self._jobs.styles.height = room.jobs
             found = [row_of(one, self._jobs.tokens.glyphs) for one in jobs]
             self._jobs.show_columns(job_columns(found))
             self._jobs.show(found)
@@ -369,72 +374,34 @@ class FleetPane(Pane):
 
     def show_charts(self, host: HostView) -> None:
         """Draw the host under the cursor over its recorded time, and what is found there."""
-        if not self._chart_rows or self._unread.display or not self._devices.is_attached:
-            return
-        from ..overview.charts import Charts, kinds_for
-
-        if self._charts is None:
-            self._charts = Charts(self.session, self._draw_charts, id="fleet-charts")
-            self._lower.mount(self._charts, before=self._brief)
-        self._show_brief(host)
-        due = (host.key, int((host.sampled_seconds or 0.0) / CHART_SECONDS), self._chart_rows)
-        if due == self._drawn and self._charts.is_attached:
-            self.show_figures(host)
-            return
-        self._drawn = due if self._charts.is_attached else None
-        self._charts.rows = self._chart_rows - 2
-        self._charts.window = self._window(host)
-        kinds = kinds_for(host, self._chart_rows - 2, False, 3)
-        if self._has_brief:  # takes the place of the memory of one device: all have theirs above
-            kinds = [tuple(kind for kind in row if kind != "vram") for row in kinds]
-        self._charts.choose(kinds)
-        self._charts.show(host, host.devices[0] if host.devices else None)
+        if self._lower.display and self._devices.is_attached:
+            self._lower.draw(host, self._chart_rows, self._terminal[0] >= WIDE)
 
     def show_figures(self, host: HostView) -> None:
-        drawn, charts = self._drawn, self._charts
-        if charts is None or not charts.is_attached or not self._lower.display or drawn is None:
-            return
-        if drawn[0] == host.key:  # else the charts are of another host, and end on its clock
-            charts.show_figures(host, host.devices[0] if host.devices else None)
+        self._lower.show_figures(host)
 
-    def _show_brief(self, host: HostView) -> None:
-        """Show what is found on the host under the cursor, and what runs there."""
+    def _more(self, host: HostView, cells: int, rows: int) -> list[Line]:
+        """Return why the finding under the cursor holds, and what runs on its host."""
         from .host_brief import brief_lines
 
-        self._brief.display = self._has_brief
-        set_title(self._brief, f"Found and running on {host.name}")
-        cells, rows = self._brief.content_size
-        found = self._fleet.findings(host.key)
         one = self._shown.get(host.key)
-        if cells and one is not None:
-            missing = HERE if one.current else self._fleet.missing(one)
-            tokens, past = self._brief.tokens, self.session.history
-            steps = self._fleet.steps(one)
-            lines = brief_lines(host, one, missing, found, past, tokens, cells, rows, steps)
-            self._brief.show(lines)
-
-    def _window(self, host: HostView) -> float:
-        """Return the time of the charts: what is recorded of a host, as far as it can be read."""
-        from ..overview.charts import WINDOW_SECONDS
-
-        now = host.sampled_seconds or 0.0
-        entity = host.devices[0].id if host.devices else host.id
-        column = "utilization_percent" if host.devices else "cpu_percent"
-        past = self._fleet.history_of(host)(entity, column, MOST_SECONDS)
-        known = now - past.seconds[0] if past.seconds else 0.0
-        return max(WINDOW_SECONDS, shortest_window(known, MOST_SECONDS))
-
-    def _draw_charts(self) -> None:
-        """Draw them again, whose size is another."""
-        self._drawn = None
-        if (host := self.session.host) is not None:
-            self.show_charts(host)
+        if one is None:
+            return []
+        told, here = self._fleet.told(one), self._found.current
+        chosen = [
+            known.finding
+            for word in one.words
+            if (known := told.get(word.text)) is not None and key_of_word(word, told) == here
+        ]
+        found = list(dict.fromkeys((*chosen, *self._fleet.findings(host.key))))
+        past, tokens = self.session.history, self._hosts.tokens
+        return brief_lines(host, one, found, past, tokens, cells, rows)
 
     # ── room ──
 
     def fit_to(self, width: int, height: int) -> None:
         self._terminal = (width, height)
-        self._detail.set_class(height >= ROOMY_ROWS, "panel")
+        self._found.set_class(height >= ROOMY_ROWS, "panel")
 
     def _totals_rows(self) -> int:
         return 1 if self._terminal[1] < TINY_ROWS else 2
@@ -442,7 +409,44 @@ class FleetPane(Pane):
     # ── actions ──
 
     def take_focus(self) -> None:
-        self.focus_on(self._hosts)
+        back = self._in_findings and self._found.display
+        self.focus_on(self._found if back else self._hosts)
+
+    def on_descendant_focus(self) -> None:
+        """Say what Enter opens now."""
+        if (one := self._shown.get(self._hosts.cursor_key or "")) is not None:
+            self._name_findings(one)
+
+    def do_next_pane(self) -> None:
+        """Go from the hosts to what is wrong with one of them, and back."""
+        here = self._found.has_focus
+        if not here and not (self._found.display and self._found.current):
+            self.session.notices.hint("nothing is wrong with this host: there is no other list")
+            return
+        self._in_findings = not here
+        self.take_focus()
+
+    def do_move(self, by: int) -> None:
+        """Move the cursor of the findings; the table of hosts moves by itself."""
+        self._found.move(by)
+        if (host := self.session.host) is not None:
+            self._lower.tell(host)
+
+    async def on_finding_list_opened(self, event: FindingList.Opened) -> None:
+        """Go to the finding in the Doctor of its host."""
+        event.stop()
+        one = self._shown.get(self._hosts.cursor_key or "")
+        if one is None:
+            return
+        self._follows, self._in_findings = False, True
+        told = self._fleet.told(one)
+        known = (told.get(word.text) for word in one.words if key_of_word(word, told) == event.key)
+        finding = next((each.finding for each in known if each is not None), None)
+        cases = group_cases(self.session.doctor.cases)
+        key = next(
+            (group.key for group in cases if finding and _is_of(group.first.finding, finding)), ""
+        )
+        await go_to_finding(self, key)
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         """Select the host under the cursor for the other tabs."""
@@ -450,17 +454,20 @@ class FleetPane(Pane):
         if event.key is not None and self._begun is not None:
             self.session.look_at(event.key)
             self._show_detail()
-            self.call_later(self._draw_charts)
+            self.call_later(self._lower.draw_again)
 
     async def on_live_table_selected(self, event: LiveTable.Selected) -> None:
         event.stop()
         await self.do_open()
 
     async def do_open(self) -> None:
-        """Open the Overview of the host under the cursor."""
+        """Open the Overview of the host under the cursor, or the finding."""
+        if self._found.has_focus:
+            self._found.open()
+            return
         key = self._hosts.cursor_key
         if key is not None:
-            self._follows = False
+            self._follows = self._in_findings = False
             self.session.look_at(key)
             await program(self.app).action_do("overview")
 
@@ -470,8 +477,7 @@ class FleetPane(Pane):
 
     def do_sort(self, by: int) -> None:
         """Sort by the next column, or by the one before."""
-        name = self._fleet.sort_by(by)
-        self.session.notices.say(f"hosts sorted by {name}" + (" first" if name == "worst" else ""))
+        self.session.notices.say(f"hosts sorted {SORTS[self._fleet.sort_by(by)]}")
         self.show(self.session.host)
 
     def on_live_table_header_clicked(self, event: LiveTable.HeaderClicked) -> None:
@@ -486,3 +492,9 @@ class FleetPane(Pane):
         if wanted:
             fleet.sort = wanted if wanted != fleet.sort else "worst"
             self.do_sort(0)
+
+
+def _is_of(one: Finding, other: Finding) -> bool:
+    """Return whether two findings say the same of the same processes, at another moment."""
+    alike = (one.pitfall, one.cause) == (other.pitfall, other.cause)
+    return alike and (one.where == other.where or not set(one.pids).isdisjoint(other.pids))

@@ -1,19 +1,15 @@
-"""A host in a line, all hosts in two, and one host's troubles in full."""
+"""A host in a line, and all hosts in two."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from statistics import fmean
 
-from ...doctor.steps import STACKS
 from ...model.device_state import NEARLY_FULL
 from ...model.ended_jobs import number_text
 from ...text import styled
-from ...text.clock import clock_text
-from ...text.styled import Line, Piece
+from ...text.styled import Line, Piece, merged
 from ...text.units import (
     age_text,
     amount_text,
@@ -25,32 +21,29 @@ from ...text.units import (
 )
 from ...text.width import beginning, ending
 from ...text.width import cells as text_cells
-from ..shell.keymap import key_of
 from ..theme import Glyphs, Tokens
 from ..widgets.bars import Meter
 from ..widgets.pane import WAITING
 from ..widgets.table import Cell, Column, TableRow
-from .summary import HERE, Grade, HostSummary, HostTotals, Missing
+from .summary import HERE, Grade, HostSummary, HostTotals, Level, Missing, Word
 
-if TYPE_CHECKING:
-    from ...doctor.finding import Fix
-
-NO_STEPS: Mapping[str, Fix] = MappingProxyType({})
 COLUMNS = (
     Column("mark", "", 1),
     Column("host", "HOST", 10, flex=2, most=28),
     Column("state", "LINK", 10, flex=1, most=16),
-    Column("busy", "BUSY", 5, align="right"),
+    Column("busy", "BUSY", 5, align="right", priority=4),
     Column("free", "FREE", 4, align="right"),
     Column("load", "UTIL", 5, align="right"),
-    Column("meter", "", 6, flex=1, most=14, priority=7),
-    Column("tensor", "TENS", 5, align="right", priority=2),
+    Column("each", "GPUS", 4, priority=3),
+    Column("tensor", "TENS", 5, align="right", priority=6),
     Column("memory", "MEM", 5, align="right", priority=5),
     Column("room", "", 6, flex=1, most=14, priority=8),
     Column("bytes", "USED/TOTAL GiB", 14, align="right", priority=9),
-    Column("job", "JOB", 9, flex=1, most=24, priority=3),
+    Column("cpu", "CPU", 5, align="right", priority=7),
+    Column("ram", "RAM", 5, align="right", priority=7),
+    Column("job", "JOB", 9, flex=1, most=24, priority=2),
     Column("pace", "STEP TIME", 9, align="right"),
-    Column("worst", "WORST", 14, flex=12),
+    Column("worst", "STATE", 14, flex=12),
 )
 HOST_CELLS, WIDE_HOST_CELLS = 20, 28
 """The most cells of the column of names, on a narrow and on a wide terminal."""
@@ -60,14 +53,17 @@ finding on a wide and on a narrow one.
 """
 JOB_CELLS = 14
 """The cells that a job has before the worst finding gets more."""
+MOST_EACH = 16
+"""The most cells of the GPUs of a host, a block each."""
 NARROW_CELLS = 37
 """The cells that frame, gaps and the four figures take in a narrow table."""
 SORT_TITLES = {
-    "worst": ("worst", "WORST"),
+    "worst": ("worst", "STATE"),
     "name": ("host", "HOST"),
     "free": ("free", "FREE"),
     "load": ("load", "UTIL"),
     "memory": ("memory", "MEM"),
+    "pace": ("pace", "STEP TIME"),
 }
 ROOMS_SHOWN = 12
 AWAY = ("stale", "unreachable")
@@ -85,7 +81,7 @@ _TOKENS = {
     Grade.FINE: "ok",
 }
 _WELL = {Grade.CONNECTING: "", Grade.IDLE: "idle", Grade.FINE: "ok"}
-_LINK_TOKENS = {"connecting": "muted", "queued": "faint", "stale": "warn", "unreachable": "bad"}
+LINK_TOKENS = {"connecting": "muted", "queued": "faint", "stale": "warn", "unreachable": "bad"}
 """The colours of the states of a link that are named. A live link is not: its readings show it."""
 FAINT: Piece = ("–", "faint")
 
@@ -97,6 +93,7 @@ def columns(
     link: int | None = None,
     worst: int = 0,
     job: int = 0,
+    devices: int = 0,
 ) -> list[Column]:
     """Return the columns for a terminal of ``width`` cells, the one that is sorted by marked.
 
@@ -104,14 +101,15 @@ def columns(
     be seen one step deeper, 0 where it is not known. ``link`` are those of the longest state of a
     link, which has no column where all hosts are live, or where the worst says it. What neither
     needs is for the worst, of which the longest text has ``worst`` cells; that of a job has
-    ``job``.
+    ``job``. The host with most GPUs has ``devices``.
     """
     key, title = SORT_TITLES[sort]
     wide = width >= WIDE_COLUMNS
     host = min(longest, WIDE_HOST_CELLS if wide else HOST_CELLS)
     least = WIDE_WORST if wide else WORST if link is not None else 0
-    share = width // 3 - 2 if wide else width - NARROW_CELLS - max(host, len("HOST"))
+    share = width // 2 - 8 if wide else width - NARROW_CELLS - max(host, len("HOST"))
     widths = {"host": host, "worst": max(least, min(worst, share)), "job": min(job, JOB_CELLS)}
+    widths["each"] = min(devices, MOST_EACH)
     out = [
         c._replace(width=max(c.width, widths.get(c.key, 0)))
         for c in COLUMNS
@@ -126,7 +124,11 @@ def columns(
         cells = max(link, len("LINK"))
         out = [c._replace(width=cells, most=cells) if c.key == "state" else c for c in out]
         out = [c for c in out if c.key != "state" or link]
-    return [c._replace(title=title[: c.width - 1] + "▾") if c.key == key else c for c in out]
+    marked = f"{title}▾"
+    return [
+        c._replace(title=marked, width=max(c.width, text_cells(marked))) if c.key == key else c
+        for c in out
+    ]
 
 
 def with_figures(listed: Sequence[Column], rows: Sequence[TableRow]) -> list[Column]:
@@ -179,6 +181,33 @@ class HostName:
         return [(f"{head}{glyphs.ellipsis}{tail}", self.token)]
 
 
+@dataclass(frozen=True, slots=True)
+class EachDevice:
+    """The load of each GPU of a host as a block, and a sign in place of one that is in trouble.
+
+    Where there are more GPUs than cells, a block is the mean of several.
+    """
+
+    levels: tuple[Level, ...]
+    current: bool
+
+    def draw(self, cells: int, glyphs: Glyphs) -> Line:
+        by = -(-len(self.levels) // max(cells, 1)) or 1
+        groups = [self.levels[at : at + by] for at in range(0, len(self.levels), by)]
+        return merged(self._block(group, glyphs) for group in groups)
+
+    def _block(self, group: Sequence[Level], glyphs: Glyphs) -> Piece:
+        kinds = {level.kind for level in group}
+        known = [level.eighths for level in group if level.eighths is not None]
+        if not self.current or not known:
+            token = "faint"
+        else:
+            token = "warn" if "warn" in kinds else "idle" if kinds == {"idle"} else "ok"
+        if "bad" in kinds:
+            return glyphs.bad, "bad" if self.current else "faint"
+        return glyphs.up[max(round(fmean(known)), 1)] if known else glyphs.unknown, token
+
+
 def mark_of(grade: Grade, glyphs: Glyphs) -> Piece:
     """Return the sign of a grade, which can be told apart without colours."""
     glyph = {
@@ -198,20 +227,21 @@ def host_row(
     name: str = "",
     missing: Missing = HERE,
     narrow: bool = False,
+    room: int = 0,
 ) -> TableRow:
     """Return the row of a host, called ``name`` where that is given.
 
     What is not of now is grey. For how long a host is missing stands beside the state of its link,
     which begins the worst on a ``narrow`` table and where the host gave no figures: it has their
-    room for it.
+    room for it. The worst has ``room`` for so many cells.
     """
     token = "text" if one.current else "faint"
-    link = _LINK_TOKENS.get(one.state)
+    link = LINK_TOKENS.get(one.state)
     away = one.state in AWAY
     cells: dict[str, Cell] = {
         "mark": [mark_of(one.grade, tokens.glyphs)],
         "host": HostName(name or one.name, "title" if one.current or away else "muted"),
-        "worst": worst_cell(one, missing, narrow),
+        "worst": worst_cell(one, missing, narrow, room),
     }
     if link is not None and (narrow or not one.answered):
         age = f" {age_text(max(missing.seconds, 1.0))}" if away else ""
@@ -256,7 +286,7 @@ def _figures(one: HostSummary, token: str) -> dict[str, Cell]:
         "load": [(percent_text(load / 100, whole=True), load_token)]
         if load is not None
         else [FAINT],
-        "meter": Meter(load, load_token if one.current else "free") if one.devices else "",
+        "each": EachDevice(one.levels, one.current) if one.devices else "",
         "tensor": [(percent_text(tensor / 100, whole=True), token)]
         if tensor is not None
         else [FAINT],
@@ -266,8 +296,12 @@ def _figures(one: HostSummary, token: str) -> dict[str, Cell]:
         "bytes": [
             (amount_text(used) if used is not None else "–", token),
             (f"/{amount_text(total)}" if total else "/–", dim),
-        ],
+        ]
+        if one.devices
+        else [FAINT],
         "room": Meter(share, room) if one.devices else "",
+        "cpu": _share(one.cpu_percent, token),
+        "ram": _share(one.ram_percent, token),
         "job": [(one.job, token), (more, dim)],
         "pace": [(brief_duration_text(one.pace_seconds), token)]
         if one.pace_seconds is not None
@@ -275,25 +309,42 @@ def _figures(one: HostSummary, token: str) -> dict[str, Cell]:
     }
 
 
-def worst_cell(one: HostSummary, missing: Missing = HERE, narrow: bool = False) -> Line:
+def _share(percent: int | None, token: str) -> Line:
+    return [FAINT] if percent is None else [(percent_text(percent / 100, whole=True), token)]
+
+
+def worst_cell(
+    one: HostSummary, missing: Missing = HERE, narrow: bool = False, room: int = 0
+) -> Line:
     """The worst in few words; what is well says whether it works.
 
-    A ``narrow`` table has no column of jobs, so that it names the job here.
+    A ``narrow`` table has no column of jobs, so that it names the job here. What else is wrong
+    follows as far as there is ``room`` in cells, and is counted where there is not.
     """
-    if one.words:
-        worst = one.words[0]
-        text = worst.named if narrow else worst.text
-        token = "text" if worst.grade <= Grade.UNREACHABLE else "muted"
-        more = f" · {len(one.words) - 1} more" if len(one.words) > 1 else ""
-        if one.state == "unreachable" and missing.retry is None:
-            reason, _, rest = text.partition(". Next: ")
-            command = rest.partition(", ")[0]
-            then: Line = [(f" · {command}" if command else " · no retry", "title")]
-            return [(reason, token), *then, (more, "faint")]
-        if one.state == "unreachable":  # what happens next comes first: a reason may be long
-            return [(f"{next_try(missing)}: ", "title"), (text, token), (more, "faint")]
-        return [(text, token), (more, "faint")]
-    return [(_WELL[one.grade], "faint")]
+    if not one.words:
+        well = _WELL[one.grade]
+        return [(" · ".join(filter(None, (well, "no GPUs" if one.no_gpus else ""))), "faint")]
+    worst, *others = one.words
+    text = worst.named if narrow else worst.text
+    token = _token(worst)
+    if one.state == "unreachable" and missing.retry is None:
+        reason, _, rest = text.partition(". Next: ")
+        command = rest.partition(", ")[0]
+        return [(reason, token), (f" · {command}" if command else " · no retry", "title")]
+    if one.state == "unreachable":  # what happens next comes first: a reason may be long
+        return [(f"{next_try(missing)}: ", "title"), (text, token)]
+    out: Line = [(text, token)]
+    for at, word in enumerate(others):
+        left = len(others) - at
+        after = len(f" · {left - 1} more") if left > 1 else 0
+        if styled.cells(out) + len(" · ") + text_cells(word.named) + after > room:
+            return [*out, (f" · {left} more", "faint")]
+        out += [(" · ", "faint"), (word.named, _token(word))]
+    return out
+
+
+def _token(word: Word) -> str:
+    return "text" if word.grade <= Grade.UNREACHABLE else "muted"
 
 
 def next_try(missing: Missing) -> str:
@@ -316,7 +367,7 @@ def totals_lines(now: HostTotals, shown: int, width: int, tokens: Tokens) -> lis
         return [[(WAITING, "muted")]]
     glyphs = tokens.glyphs
     sound = now.reachable - now.problems - now.warned
-    first: Line = [(f"{now.hosts} hosts", "title")]
+    first: Line = [(count_text(now.hosts, "host"), "title")]
     if shown != now.hosts:
         first.append((f", {shown} shown", "accent"))
     first.append((": ", "muted"))
@@ -365,72 +416,3 @@ def room_pieces(now: HostTotals, cells: int) -> Line:
             return [*out, (" …", "faint")] if number else []
         out += piece
     return [*out, (" …", "faint")] if len(now.room) > ROOMS_SHOWN else out if now.room else []
-
-
-def detail_lines(
-    one: HostSummary,
-    missing: Missing,
-    cells: int,
-    rows: int,
-    tokens: Tokens,
-    said: bool = False,
-    steps: Mapping[str, Fix] = NO_STEPS,
-) -> list[Line]:
-    """Return all that is wrong with a host, in full as far as ``rows`` reach.
-
-    ``steps`` are what to do first, by the words they are for. Where its row has ``said`` the first
-    of it, and there is nothing to do about it, that is left out. Where nothing is wrong besides, it
-    names the host's job.
-    """
-    lines: list[Line] = []
-    if one.state in AWAY:
-        lines += missing_lines(one, missing, cells)
-    for word in one.words[said and not _first_step(one, steps) :]:
-        glyph, token = mark_of(word.grade, tokens.glyphs)
-        lines += styled.hang([(f"{glyph} ", token)], [(word.named, "text")], cells)
-        if (fix := steps.get(word.text)) is not None:
-            lines.append(styled.cut([("  do first: ", "accent"), *step_line(fix)], cells))
-    if not lines:
-        what = one.job or ("nothing runs here" if one.answered else "no reading so far")
-        where = f" · {one.free} of {one.devices} GPUs free" if one.free and one.devices else ""
-        glyph, token = mark_of(one.grade, tokens.glyphs)
-        lines = [
-            [
-                (f"{glyph} ", token),
-                (f"{what}{where}", "text"),
-                (f"   {key_of('open')}: this host", "faint"),
-            ]
-        ]
-    return lines[:rows]
-
-
-def _first_step(one: HostSummary, steps: Mapping[str, Fix]) -> bool:
-    return bool(one.words) and one.words[0].text in steps
-
-
-def step_line(fix: Fix) -> Line:
-    """Return a first step in words, with the keys that lead to it from the list of hosts."""
-    opens: Piece = (key_of("open"), "bold accent")
-    if STACKS.fullmatch(fix.command):
-        stacks: Piece = (key_of("stacks"), "bold accent")
-        ends: Piece = (key_of("signal"), "bold accent")
-        shows: Piece = (" shows the stacks of its threads, ", "text")
-        return [opens, (", ", "text"), stacks, shows, ends, (" ends the job", "text")]
-    how: Line = [(" · ", "faint"), opens, (f" {key_of('doctor')}: how", "muted")]
-    return [(fix.title.rstrip("."), "text"), *how]
-
-
-def missing_lines(one: HostSummary, missing: Missing, cells: int) -> list[Line]:
-    """Return since when a host is missing, what happens next, and how old its figures are."""
-    glyph = _LINK_TOKENS[one.state]
-    since = clock_text(time.time() - missing.seconds)
-    first: Line = [
-        (f"{one.state} ", glyph),
-        (f"since {since}, for {age_text(missing.seconds)}", "text"),
-    ]
-    if one.state == "unreachable":
-        first += [(" · ", "faint"), (next_try(missing), "title")]
-    first += [(" · ", "faint"), (key_of("connect_again"), "accent"), (": connect now", "muted")]
-    if one.answered:
-        first.append((" · the figures are from before", "muted"))
-    return styled.hang([("  ", "text")], first, cells)

@@ -13,26 +13,36 @@ from ...model.pace import pace_of, seconds_left
 from ...store.view import HistoryOf, HostView, JobView, no_history
 from ...text import styled
 from ...text.styled import Line, Piece
-from ...text.units import amount_text, brief_duration_text, brief_left_text, percent_text
+from ...text.units import (
+    amount_text,
+    brief_duration_text,
+    brief_left_text,
+    count_text,
+    percent_text,
+)
 from ..shared.job_rows import bytes_on_devices, devices_of, loss_piece
 from ..theme import Glyphs
 from ..widgets.table import Cell, Column, TableRow
 
 COLUMNS = (
-    Column("job", "JOB", 14, flex=2, most=40),
-    Column("user", "USER", 8, flex=1, most=14),
-    Column("hosts", "HOSTS", 12, flex=3, most=48),
-    Column("gpus", "GPUS", 5, align="right"),
-    Column("memory", "GPU MEM GiB", 11, align="right"),
-    Column("step", "STEP", 9, align="right"),
+    Column("job", "JOB", 9, flex=2, most=40),
+    Column("user", "USER", 4, flex=1, most=14),
+    Column("hosts", "HOSTS", 8, flex=3, most=48),
+    Column("gpus", "GPUS", 4, align="right"),
+    Column("memory", "GPU MEM GiB", 11, align="right", priority=2),
+    Column("step", "STEP", 7, align="right"),
     Column("pace", "STEP TIME", 9, align="right"),
-    Column("eta", "ETA", 8, align="right"),
-    Column("loss", "LOSS", 8, align="right"),
-    Column("input", "INPUT", 5, align="right"),
-    Column("state", "STATE", 16, flex=1, most=30),
+    Column("eta", "ETA", 6, align="right", priority=3),
+    Column("loss", "LOSS", 7, align="right"),
+    Column("input", "INPUT", 5, align="right", priority=1),
+    Column("state", "STATE", 16, flex=1, most=60),
 )
-SPARSE = ("step", "pace", "eta", "loss", "input", "user")
+FLEXIBLE = ("job", "user", "hosts", "state")
+"""Columns that get what their longest text needs, as far as there is room."""
+SPARSE = ("gpus", "memory", "step", "pace", "eta", "loss", "input", "user")
 """Columns that are left out where no job has anything to say in them."""
+LEAST_STATE = 30
+"""The most cells that a long state takes from the other columns."""
 GAP_CELLS = 2
 """Cells after the longest name of a column."""
 NOTHING: Line = [("–", "faint")]
@@ -126,6 +136,7 @@ def row_of(one: Joined, glyphs: Glyphs) -> TableRow:
     runs = [run for _, run in one.parts]
     first = runs[0]
     sizes = [run.bytes for run in runs]
+    gpus = sum(run.gpus for run in runs)
 
     def known(name: str) -> list[float]:
         return [value for run in runs if (value := getattr(run, name)) is not None]
@@ -139,9 +150,9 @@ def row_of(one: Joined, glyphs: Glyphs) -> TableRow:
         "job": [(first.title, "title" if first.mine else "text")],
         "user": [(first.user, "text" if first.mine else "muted")] if first.user else NOTHING,
         "hosts": [(", ".join(name for name, _ in one.parts), "muted")],
-        "gpus": [(str(sum(run.gpus for run in runs)), "text")],
+        "gpus": [(str(gpus), "text")] if gpus else NOTHING,
         "memory": [(amount_text(sum(size or 0.0 for size in sizes)), "text")]
-        if None not in sizes
+        if None not in sizes and gpus
         else NOTHING,
         "step": [(f"{min(steps):,.0f}", "text")] if steps else NOTHING,
         "pace": [(brief_duration_text(max(paces)), "text")] if paces else NOTHING,
@@ -153,6 +164,18 @@ def row_of(one: Joined, glyphs: Glyphs) -> TableRow:
         "state": _state(one.parts, glyphs),
     }
     return TableRow(first.key, cells)
+
+
+def job_line(run: HostJob, glyphs: Glyphs) -> Line:
+    """Return a job of one host in a line: its state, and how it trains."""
+    facts = [count_text(run.gpus, "GPU")] if run.gpus else []
+    facts += [f"step {run.step:,.0f}"] if run.step is not None else []
+    facts += [f"{brief_duration_text(run.pace)} a step"] if run.pace is not None else []
+    facts += [f"input {percent_text(run.input, whole=True)}"] if run.input is not None else []
+    facts += [f"{brief_left_text(run.eta)} left"] if run.eta is not None else []
+    out = [*_state((("", run),), glyphs), (f"  {run.title}", "title" if run.mine else "text")]
+    out += [(" · ".join(["", *facts]), "muted")]
+    return [*out, (" · loss ", "muted"), run.loss] if run.loss is not None else out
 
 
 def _worst_loss(runs: Sequence[HostJob]) -> Piece | None:
@@ -189,11 +212,13 @@ def columns(rows: Sequence[TableRow]) -> list[Column]:
     ]
     longest = {
         name: max((styled.cells(row.cells[name]) for row in rows), default=0)  # type: ignore[arg-type]
-        for name in ("job", "user", "hosts")
+        for name in FLEXIBLE
     }
-    return [
-        column._replace(most=max(column.width, min(column.most, longest[column.key] + GAP_CELLS)))
-        if column.key in longest and column.most is not None
-        else column
-        for column in found
-    ]
+    out = []
+    for column in found:
+        if column.key in longest and column.most is not None:
+            most = max(column.width, min(column.most, longest[column.key]))
+            least = most if column.key == "state" else column.width
+            column = column._replace(width=min(least, LEAST_STATE), most=most + GAP_CELLS)
+        out.append(column)
+    return out

@@ -70,6 +70,17 @@ class Word(NamedTuple):
         return in_job(self.text, self.job)
 
 
+class Level(NamedTuple):
+    """How busy a device is in eighths of its time, None where it is not known, and its verdict.
+
+    Eighths, so that a summary changes only where its picture does.
+    """
+
+    eighths: int | None
+    kind: str
+    """As in :class:`~gpuscope.model.device_state.DeviceState`."""
+
+
 def in_job(text: str, job: str) -> str:
     """Return a sentence after the title of its job, where it does not name that itself."""
     return text if not job or job in text else f"{job}: {text}"
@@ -116,6 +127,13 @@ class HostSummary:
     """The title of the job that the worst of ``words`` is about, else of the user's largest."""
     pace_seconds: float | None = None
     """Its seconds per step, None while none ends."""
+    cpu_percent: int | None = None
+    ram_percent: int | None = None
+    """The load of all its cores, and how much of its memory no program can have."""
+    no_gpus: str = ""
+    """Why the host has no GPU, "" where it has one or nobody knows."""
+    levels: tuple[Level, ...] = ()
+    """Of each device how busy it is."""
     runs: Callable[[], tuple[HostJob, ...]] = field(default=tuple, compare=False)
     """What runs, a line for each job, worked out when it is first asked: few screens list it."""
     mine: bool = False
@@ -164,10 +182,11 @@ def summarise(
         words += [
             word for job in running if job.trainers for word in _of_job(host, job, found, history)
         ]
-        if host.nvml is not None and not host.devices and host.nvml.code != NOT_INITIALISED:
-            words.append(Word(Grade.IDLE, f"no GPUs: {host.nvml.text}"))
         words += [Word(Grade.ENDED, brief_text(ended))] if ended else []
     words = sorted(dict.fromkeys(words), key=lambda word: word[0])[:MOST_WORDS]
+    unread = host.nvml if current and not host.devices else None
+    cpu, available = host.number("cpu_percent"), host.number("memory_available_bytes")
+    memory = host.definition.memory_total_bytes
     free = [device for device, verdict in verdicts if verdict.word == "free"]
     idle = [
         device
@@ -213,6 +232,10 @@ def summarise(
         runs=runs,
         job=main.title if main is not None else "",
         pace_seconds=_pace(main),
+        cpu_percent=None if cpu is None else round(cpu),
+        ram_percent=round(100 - available / memory * 100) if available and memory else None,
+        no_gpus=unread.text if unread is not None and unread.code != NOT_INITIALISED else "",
+        levels=tuple(_level(device, verdict) for device, verdict in verdicts),
         mine=any(job.mine for job in running),
         text=_haystack(host, state, running, words),
     )
@@ -226,8 +249,8 @@ def _away(link: LinkState) -> Word | None:
 
 
 def _of_devices(verdicts: Sequence[tuple[DeviceView, DeviceState]]) -> Iterable[Word]:
-    """Return the first device of each grade, and how many more there are."""
-    seen: dict[Grade, tuple[str, int]] = {}
+    """Return the first device in each state that is a trouble, and how many more are in it."""
+    seen: dict[tuple[Grade, str], tuple[str, int]] = {}
     for device, verdict in verdicts:
         grade = {"bad": Grade.PROBLEM, "warn": Grade.WARNING}.get(verdict.kind)
         if grade is None or verdict.word in (*HANGS, "filling"):  # the words on the job say it
@@ -235,9 +258,10 @@ def _of_devices(verdicts: Sequence[tuple[DeviceView, DeviceState]]) -> Iterable[
         grade = Grade.TIGHT if verdict.word == "full" else grade
         short = in_short(verdict.reason)
         reason = f": {short}" if short else ""
-        text, count = seen.get(grade, (f"GPU {device.definition.index} {verdict.word}{reason}", 0))
-        seen[grade] = text, count + 1
-    for grade, (text, count) in seen.items():
+        first = f"GPU {device.definition.index} {verdict.word}{reason}"
+        text, count = seen.get((grade, verdict.word), (first, 0))
+        seen[grade, verdict.word] = text, count + 1
+    for (grade, _), (text, count) in seen.items():
         yield Word(grade, text + (f" (and {count - 1} more)" if count > 1 else ""))
 
 
@@ -246,7 +270,8 @@ def _of_job(
 ) -> Iterable[Word]:
     """Return what a glance at a job's ranks tells.
 
-    What the rules say in better words is not said again.
+    What the rules say in better words is not said again, nor that a job can have no more than the
+    memory that is free: its device says so.
     """
     living = [trainer for trainer in job.trainers if trainer.gone is None]
     known = {word.grade for word in found if word.key in ("", job.key)}
@@ -270,10 +295,14 @@ def _of_job(
                 grade = Grade.PROBLEM if token == "bad" else Grade.TIGHT
                 yield of_it(grade, f"memory: {text}")
         old = old_seconds(host, room.allocator) is not None  # what was left then says nothing now
-        if room.headroom_bytes is not None and room.headroom_bytes < TIGHT_BYTES and not old:
-            device = by_id(host.devices, room.allocator.gpu)
-            where = f" on GPU {device.definition.index}" if device is not None else ""
-            yield of_it(Grade.TIGHT, f"{bytes_text(room.headroom_bytes)} headroom{where}")
+        if old or room.headroom_bytes is None or room.headroom_bytes >= TIGHT_BYTES:
+            continue
+        device = by_id(host.devices, room.allocator.gpu)
+        free = device.number("free_bytes") if device is not None else None
+        left = bytes_text(room.headroom_bytes)
+        where = f" on GPU {device.definition.index}" if device is not None else ""
+        if free is None or bytes_text(free) != left:
+            yield of_it(Grade.TIGHT, f"{left} headroom{where}")
 
 
 def _main_job(host: HostView, running: Sequence[JobView], worst: str) -> JobView | None:
@@ -307,6 +336,12 @@ def _haystack(host: HostView, state: str, jobs: Sequence[JobView], words: Sequen
     parts = [host.name, host.key, state, *(word.text for word in words)]
     parts += [f"{job.title} {job.user or ''}" for job in jobs]
     return " ".join(parts).casefold()
+
+
+def _level(device: DeviceView, verdict: DeviceState) -> Level:
+    load = device.number("utilization_percent")
+    eighths = None if load is None else max(round(load / 100 * 8), int(load >= 1))
+    return Level(eighths, "bad" if verdict.urgent else verdict.kind)
 
 
 def _total(values: Iterable[float | None]) -> float | None:

@@ -16,13 +16,9 @@ from ..charts.load_lanes import gpu_lanes
 from ..charts.load_strips import Lane
 from ..shell.keymap import key_of
 from ..theme import Glyphs
+from .findings import NEEDS
 from .rows import mark_of
 from .summary import HostSummary
-
-NEEDS = (
-    "a login that asks no question: a key in your ssh agent, a host key that you accepted",
-    "Python 3.8 or newer there; gpuscope sends its agent along and installs nothing",
-)
 
 
 def unread_lines(

@@ -11,12 +11,12 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...model.job_ends import NOTHING_SENT
 from ...store.view import no_history
 from .jobs import across
-from .order import SORTS, Order
+from .order import Order, sorts_of
 from .summary import Grade, HostSummary, HostTotals, Missing, Word, summarise, totals
 
 if TYPE_CHECKING:
@@ -38,6 +38,13 @@ FORGET_SECONDS = 60.0
 _GRADES = {"problem": Grade.PROBLEM, "warning": Grade.WARNING}
 
 
+class Told(NamedTuple):
+    """A finding and what to do first about it, None where nothing is known to help."""
+
+    finding: Finding
+    first: Fix | None
+
+
 class Fleet:
     """All hosts of a session, summed up.
 
@@ -55,7 +62,7 @@ class Fleet:
         sent: Mapping[int, str] = NOTHING_SENT,
     ) -> None:
         self._left, self._sent = left, sent
-        self.sort = SORTS[0]
+        self.sort = "worst"
         self.order = Order()
         self._store, self._frozen, self._clock = store, frozen, clock
         self.visible: Collection[str] = ()
@@ -64,10 +71,10 @@ class Fleet:
         self._summed: dict[str, float] = {}
         self._across: dict[str, list[Word]] = {}
         self._found: dict[str, tuple[float, tuple[Word, ...]]] = {}
-        self._steps: dict[str, dict[str, Fix]] = {}
-        """For each host, what to do first about a finding, by the words of the finding."""
-        self._of_devices: dict[str, dict[str, Fix]] = {}
-        """The same about the state of a device, by the name of the device."""
+        self._told: dict[str, dict[str, Told]] = {}
+        """For each host its findings, by their words."""
+        self._of_devices: dict[str, dict[str, Told]] = {}
+        """The worst finding about the state of a device, by the name of the device."""
         self._findings: dict[str, tuple[Finding, ...]] = {}
         """For each host, what the rules found, the worst first."""
         self._away: dict[str, float] = {}
@@ -88,6 +95,11 @@ class Fleet:
         """Return the moment that the screen shows, which is fixed while the screen is stopped."""
         return self._clock() if self._stopped is None else self._stopped
 
+    def oldest_seconds(self) -> float | None:
+        """Return the age of the oldest reading of the hosts that are live, None without any."""
+        ages = [self.age_of(one.key) for one in self._all if one.state == "live"]
+        return max((age for age in ages if age is not None), default=None)
+
     def missing(self, one: HostSummary) -> Missing:
         """Return since when a host is not heard, and when it is tried again."""
         now, age = self._now(), self.age_of(one.key)
@@ -95,19 +107,23 @@ class Fleet:
             age = now - self._away.get(one.key, now)
         return Missing(age, None if one.retry_at is None else max(0.0, one.retry_at - now))
 
-    def steps(self, one: HostSummary) -> Mapping[str, Fix]:
-        """Return what to do first about what is wrong with a host, by the words for it.
+    def told(self, one: HostSummary) -> Mapping[str, Told]:
+        """Return the findings behind what is wrong with a host, by the words for it.
 
         The words on the state of a device are not those of its finding; they begin with its name.
         """
-        found, of_devices = self._steps.get(one.key, {}), self._of_devices.get(one.key, {})
+        told, of_devices = self._told.get(one.key, {}), self._of_devices.get(one.key, {})
         named = {
-            text: fix
+            text: found
             for text in (word.text for word in one.words)
-            for device, fix in of_devices.items()
+            for device, found in of_devices.items()
             if text.startswith(f"{device} ")
         }
-        return {**named, **found}
+        return {**named, **told}
+
+    def steps(self, one: HostSummary) -> Mapping[str, Fix]:
+        """Return what to do first about what is wrong with a host, by the words for it."""
+        return {text: told.first for text, told in self.told(one).items() if told.first is not None}
 
     def host(self, key: str) -> HostView | None:
         """Return a host as it was summed up last."""
@@ -188,7 +204,9 @@ class Fleet:
 
     def sort_by(self, step: int) -> str:
         """Sort by the next column, and return its name."""
-        self.sort = SORTS[(SORTS.index(self.sort) + step) % len(SORTS)]
+        sorts = sorts_of(self._all)
+        at = sorts.index(self.sort) if self.sort in sorts else 0
+        self.sort = sorts[(at + step) % len(sorts)]
         return self.sort
 
     # ── the rules ──
@@ -238,11 +256,11 @@ class Fleet:
             for one in told
             if (word := _word(one, one in ends.findings, job_of(one, host))) is not None
         ]
-        firsts = [(one, fix) for one in found for fix in steps_of(one, replayed)[:1]]
+        firsts = [(one, next(iter(steps_of(one, replayed)), None)) for one in found]
         self._findings[host.key] = tuple(told)
-        self._steps[host.key] = {one.title: fix for one, fix in firsts if one in told}
-        of_devices = [(one.where, fix) for one, fix in firsts if one not in told]
-        self._of_devices[host.key] = dict(reversed(of_devices))  # of one device that of the worst
+        self._told[host.key] = {one.title: Told(one, fix) for one, fix in firsts if one in told}
+        of_devices = [(one.where, Told(one, fix)) for one, fix in firsts if one not in told]
+        self._of_devices[host.key] = dict(reversed(of_devices))  # of one device the worst
         return tuple(sorted(words, key=lambda word: word[0]))
 
 

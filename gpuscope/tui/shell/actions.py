@@ -22,7 +22,7 @@ _screen, _move, _view, _trainer, _past, _program, _lab = (
 _lab_live, _lab_runs = (partial(_lab, where="lab", needs=need) for need in ("lab", "runs"))
 
 _OPENS = {
-    "fleet": "look at this host",
+    "fleet": "look at this host; a finding in the Doctor",
     "overview": "everything about a GPU; the ranks of a job; a finding in the Doctor",
     "memory": "the page of this GPU, or of the job; in a list what is under the cursor",
     "time": "what is in this row; this rank; the finding",
@@ -44,7 +44,7 @@ ACTIONS: tuple[Action, ...] = (
     _move("open", "enter", "Details", "open what is under the cursor",
         "fleet overview memory time doctor lab log", footer=11, on_tab=_OPENS),
     _move("next_pane", "tab", "Next list", "to the next list of the screen",
-        "overview time doctor lab", footer=12),
+        "fleet overview time doctor lab", footer=12),
     _view("next_kind", "n", "Kind", "only jobs, findings, GPUs, files …", "log", footer=1),
     _view("previous_kind", "N", "Previous kind", "the kind of events before", "log"),
     _move("back", "escape", "Back", "close, clear the filter, or go to all hosts"),

@@ -41,7 +41,7 @@ PAIRS = {
 }
 """Action → the one that undoes it, which shares its entry, and the word and help for both."""
 FIRST = {
-    "fleet": ("open", "connect_again", "filter", "attach", "sort_previous", "mine"),
+    "fleet": ("open", "connect_again", "filter", "attach", "next_pane", "sort_previous", "mine"),
     "overview": ("open", "next_pane", "processes", "attach", "filter", "pause", "replay_back"),
     "memory": ("next_subject", "waterfall", "what_if", "modules", "counters"),
     "doctor": ("next_fix", "prove", "stacks", "signal", "copy", "open", "filter"),
