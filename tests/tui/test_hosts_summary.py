@@ -438,8 +438,8 @@ def test_the_worst_that_a_device_has_says_what_to_do_first_as_its_host_does():
     watched.look()
     watched.judge(table.load())
     (one,) = watched.look()
-    said = next(word.text for word in one.words if word.text.startswith("GPU 3 hung: "))
-    first = watched.told(one)[said].first
+    worst = next(word for word in one.words if word.text.startswith("GPU 3 hung: "))
+    said, first = worst.text, watched.told(one)[worst].first
     assert first is not None
     assert first.command == "kill 48216"
     lines = found_on(one, watched, 120)
@@ -450,10 +450,37 @@ def test_the_worst_that_a_device_has_says_what_to_do_first_as_its_host_does():
     assert "   do first: End the job on it" in beside, "in the same line, where it has room"
     host = watched.host("h0")
     assert host is not None
-    found = [watched.told(one)[said].finding, *watched.findings("h0")]
+    found = [watched.told(one)[worst].finding, *watched.findings("h0")]
     shown = views.flat(brief_lines(host, one, found, no_history, TOKENS, 100, 50))
     assert "why       " in shown
     assert "End the job on it" not in shown, "which stands above"
+
+
+def test_first_steps_stand_beside_the_findings_that_leave_room_and_below_the_others():
+    store, _ = fleet.store_of({"h0": (views.hung(), LIVE)})
+    watched = Fleet(lambda: store, clock=Clock())
+    watched.look()
+    watched.judge(table.load())
+    known = next(iter(watched.told(watched.look()[0]).values()))
+    step = "  do first: End the job on it"
+    words = tuple(
+        Word(Grade.PROBLEM, letter * size) for letter, size in (("a", 8), ("b", 20), ("c", 90))
+    )
+    told = dict.fromkeys(words, known)
+    found = one("h", Grade.PROBLEM, words=words)
+    lines = [flat([line]) for _, line in finding_lines(found, Missing(), 130, TOKENS, told)]
+    assert [line.find(step) for line in lines] == [23, 23, -1, 0]
+    assert {styled.cells(line) <= 130 for _, line in finding_lines(found, Missing(), 130, TOKENS)}
+    narrow = [line for _, line in finding_lines(found, Missing(), 60, TOKENS, told)]
+    assert max(map(styled.cells, narrow)) <= 60
+    assert "without this GPU" in " ".join(flat(narrow).split()), "wrapped, not cut"
+
+
+def test_two_jobs_of_one_script_have_findings_of_their_own():
+    words = [Word(Grade.PROBLEM, "The loss is NaN", key, "nan.py") for key in ("pid-1", "pid-2")]
+    found = one("h", Grade.PROBLEM, words=tuple(words))
+    first, second = (key for key, _ in finding_lines(found, Missing(), 80, TOKENS))
+    assert first != second
 
 
 def test_filter_and_mine():
@@ -589,6 +616,8 @@ def test_the_job_on_the_row_of_a_host_is_the_one_its_worst_is_about():
     assert flat([narrow]) == "nan.py: The loss is NaN since step 160 · 1 more"
     roomy = flat([host_row(told, TOKENS, room=200).cells["worst"]])
     assert roomy.startswith("The loss is NaN since step 160 · late.py: stalled: rank ")
+    little = flat([host_row(told, TOKENS, room=24).cells["worst"]])
+    assert little == "The loss is Na… · 1 more"
     below = [flat([line]) for _, line in finding_lines(told, Missing(), 120, TOKENS)]
     assert below[0] == "▲ nan.py: The loss is NaN since step 160"
     assert below[1].startswith("▲ late.py: stalled: rank "), "of the other job: it is not hidden"

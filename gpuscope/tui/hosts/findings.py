@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...doctor.finding import Fix
     from .watch import Told
 
-NOTHING_TOLD: Mapping[str, Told] = MappingProxyType({})
+NOTHING_TOLD: Mapping[Word, Told] = MappingProxyType({})
 NEEDS = (
     "a login that asks no question: a key in your ssh agent, a host key that you accepted",
     "Python 3.8 or newer there; gpuscope sends its agent along and installs nothing",
@@ -31,6 +31,8 @@ NEEDS = (
 """What a host must have to be read."""
 APART = 3
 """The blanks between a finding and what to do first, where both have room in one line."""
+BELOW = "  "
+"""The indent of what stands below a finding."""
 Found = tuple[str, Line]
 """The key of a finding, "" for a line that is of none, and a line."""
 _FIGURES = re.compile(r"[\d.]+")
@@ -41,42 +43,59 @@ def finding_lines(
     missing: Missing,
     cells: int,
     tokens: Tokens,
-    told: Mapping[str, Told] = NOTHING_TOLD,
+    told: Mapping[Word, Told] = NOTHING_TOLD,
 ) -> list[Found]:
     """Return all that is wrong with a host, which may be nothing.
 
-    ``told`` are the findings behind it, by the words for them. What to do first stands at the right
+    ``told`` are the findings behind it. What to do first stands at the right
     of each where there is room, else below it.
     """
     out: list[Found] = []
     if one.state in AWAY:
         out += [("", line) for line in missing_lines(one, missing, cells)]
-    firsts: dict[str, list[Line]] = {
-        text: [[("do first: ", "accent"), *step_line(one.first, how)] for how in (True, False)]
-        for text, one in told.items()
-        if one.first is not None
-    }
     titled = [_titled(word, tokens) for word in one.words]
-    widest = max(map(styled.cells, titled), default=0)
-    longest = max(
-        (styled.cells(firsts[word.text][0]) for word in one.words if word.text in firsts), default=0
-    )
-    beside = widest + APART + longest <= cells
-    for word, line in zip(one.words, titled, strict=True):
-        key, first = key_of_word(word, told), firsts.get(word.text)
-        if beside and first is not None:
-            out.append((key, [*styled.pad(line, widest + APART), *first[0]]))
+    firsts = [_first_of(told.get(word)) for word in one.words]
+    place = _place_of_firsts(titled, firsts, cells)
+    for word, line, (how, brief) in zip(one.words, titled, firsts, strict=True):
+        key, wide = key_of_word(word, told), styled.cells(line)
+        if how and wide + APART <= place:
+            out.append((key, [*styled.pad(line, place), *how]))
             continue
         out += [(key, part) for part in styled.hang(line[:1], line[1:], cells)]
-        if first is not None:
-            whole = next((each for each in first if styled.cells(each) + 2 <= cells), first[1])
-            out.append((key, [("  ", "text"), *whole]))
+        below = how if styled.cells(how) + len(BELOW) <= cells else brief
+        label: Line = [(BELOW, "text"), *below[:1]]
+        out += [(key, part) for part in styled.hang(label, below[1:], cells) if below]
     return out
 
 
-def key_of_word(word: Word, told: Mapping[str, Told]) -> str:
+def _first_of(told: Told | None) -> tuple[Line, Line]:
+    """Return what to do first with the keys to more about it, and without; both may be empty."""
+    if told is None or told.first is None:
+        return [], []
+    label: Piece = ("do first: ", "accent")
+    return [label, *step_line(told.first)], [label, *step_line(told.first, False)]
+
+
+def _place_of_firsts(
+    titled: Sequence[Line], firsts: Sequence[tuple[Line, Line]], cells: int
+) -> int:
+    """Return where first steps begin at the right of as many findings as have room for it.
+
+    It is 0 where none has.
+    """
+    place = longest = 0
+    pairs = zip(map(styled.cells, titled), (styled.cells(how) for how, _ in firsts), strict=True)
+    for wide, step in sorted(pairs):
+        longest = max(longest, step)
+        if wide + APART + longest > cells:
+            break
+        place = wide + APART
+    return place
+
+
+def key_of_word(word: Word, told: Mapping[Word, Told]) -> str:
     """Return a key that stays while the figures in the words for a finding change."""
-    known = told.get(word.text)
+    known = told.get(word)
     if known is None:
         return f"{word.key} {_FIGURES.sub('', word.text)}"
     return f"{word.key} {known.finding.pitfall} {known.finding.cause}"
@@ -91,7 +110,9 @@ def calm_lines(one: HostSummary, tokens: Tokens) -> list[Found]:
     """Return what runs on a host and what is free there, or what it needs to be read."""
     if not one.answered:
         return [("", [("  it needs ", "muted"), (need, "muted")]) for need in NEEDS]
-    lines: list[Line] = [job_line(run, tokens.glyphs) for run in one.runs()]
+    graver = {"bad": 0, "warn": 1}
+    runs = sorted(one.runs(), key=lambda run: graver.get(run.state.kind, 2))
+    lines: list[Line] = [job_line(run, tokens.glyphs) for run in runs]
     if not lines:
         lines.append([(f"{tokens.glyphs.idle} ", "idle"), ("nothing runs here", "text")])
     if one.free:

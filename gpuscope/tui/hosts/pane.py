@@ -240,6 +240,8 @@ class FleetPane(Pane):
         self._found.display = shown
         if shown and one is not None:
             self._name_findings(one)
+            if len(lines) > rows and rows and lines[rows - 1][0] == lines[rows][0]:
+                lines[rows - 1][1].append((f" {self._hosts.tokens.glyphs.ellipsis}", "muted"))
             lines = lines[:rows]
             self._found.show_findings([*lines, *([("", [])] * (rows - len(lines)))])
         self._show_devices(rows + frame if shown else 0)
@@ -391,7 +393,7 @@ class FleetPane(Pane):
         chosen = [
             known.finding
             for word in one.words
-            if (known := told.get(word.text)) is not None and key_of_word(word, told) == here
+            if (known := told.get(word)) is not None and key_of_word(word, told) == here
         ]
         found = list(dict.fromkeys((*chosen, *self._fleet.findings(host.key))))
         past, tokens = self.session.history, self._hosts.tokens
@@ -440,7 +442,7 @@ class FleetPane(Pane):
             return
         self._follows, self._in_findings = False, True
         told = self._fleet.told(one)
-        known = (told.get(word.text) for word in one.words if key_of_word(word, told) == event.key)
+        known = (told.get(word) for word in one.words if key_of_word(word, told) == event.key)
         finding = next((each.finding for each in known if each is not None), None)
         cases = group_cases(self.session.doctor.cases)
         key = next(

@@ -57,6 +57,6 @@ def room_below(free: int, sizes: Sequence[int], jobs: int, wide: bool) -> Room:
         listed = min(wanted, rest - CHART_ROWS)
         return Room(devices, together, listed, rest - listed)
     listed = min(wanted, rest) if rest >= LEAST_ROWS else 0
-    if many and not together and rest - listed > 1:
+    if many and not together and rest - listed >= LEAST_ROWS:
         return Room(min(devices + rest - listed, of_all), True, listed)
     return Room(devices, together, listed)

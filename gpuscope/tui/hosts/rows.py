@@ -57,6 +57,8 @@ MOST_EACH = 16
 """The most cells of the GPUs of a host, a block each."""
 NARROW_CELLS = 37
 """The cells that frame, gaps and the four figures take in a narrow table."""
+FIGURES_CELLS = 17
+"""Those of the three figures on GPUs."""
 SORT_TITLES = {
     "worst": ("worst", "STATE"),
     "name": ("host", "HOST"),
@@ -108,6 +110,7 @@ def columns(
     host = min(longest, WIDE_HOST_CELLS if wide else HOST_CELLS)
     least = WIDE_WORST if wide else WORST if link is not None else 0
     share = width // 2 - 8 if wide else width - NARROW_CELLS - max(host, len("HOST"))
+    share += 0 if devices or wide else FIGURES_CELLS
     widths = {"host": host, "worst": max(least, min(worst, share)), "job": min(job, JOB_CELLS)}
     widths["each"] = min(devices, MOST_EACH)
     out = [
@@ -198,7 +201,7 @@ class EachDevice:
 
     def _block(self, group: Sequence[Level], glyphs: Glyphs) -> Piece:
         kinds = {level.kind for level in group}
-        known = [level.eighths for level in group if level.eighths is not None]
+        known = [level.level for level in group if level.level is not None]
         if not self.current or not known:
             token = "faint"
         else:
@@ -334,6 +337,8 @@ def worst_cell(
     if one.state == "unreachable":  # what happens next comes first: a reason may be long
         return [(f"{next_try(missing)}: ", "title"), (text, token)]
     out: Line = [(text, token)]
+    if others and room:  # how many more there are is never cut off
+        out = styled.cut(out, room - len(f" · {len(others)} more"))
     for at, word in enumerate(others):
         left = len(others) - at
         after = len(f" · {left - 1} more") if left > 1 else 0

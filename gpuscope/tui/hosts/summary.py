@@ -34,7 +34,9 @@ from ..shared.job_rows import devices_of
 from ..shell.keymap import key_of
 from .runs import HostJob, run_of
 
-MOST_WORDS, MOST_RUNS = 4, 8
+MOST_WORDS, MOST_RUNS = 8, 8
+TOP_LEVEL = 7
+"""The level of a device that is always busy: an eighth below its line, so that rows stay apart."""
 
 
 class Grade(IntEnum):
@@ -71,12 +73,12 @@ class Word(NamedTuple):
 
 
 class Level(NamedTuple):
-    """How busy a device is in eighths of its time, None where it is not known, and its verdict.
+    """How busy a device is, from 0 to :data:`TOP_LEVEL`, and its verdict; None where not known.
 
-    Eighths, so that a summary changes only where its picture does.
+    It is as coarse as its picture, so that a summary changes only where that does.
     """
 
-    eighths: int | None
+    level: int | None
     kind: str
     """As in :class:`~gpuscope.model.device_state.DeviceState`."""
 
@@ -340,8 +342,8 @@ def _haystack(host: HostView, state: str, jobs: Sequence[JobView], words: Sequen
 
 def _level(device: DeviceView, verdict: DeviceState) -> Level:
     load = device.number("utilization_percent")
-    eighths = None if load is None else max(round(load / 100 * 8), int(load >= 1))
-    return Level(eighths, "bad" if verdict.urgent else verdict.kind)
+    level = None if load is None else max(round(load / 100 * TOP_LEVEL), int(load >= 1))
+    return Level(level, "bad" if verdict.urgent else verdict.kind)
 
 
 def _total(values: Iterable[float | None]) -> float | None:

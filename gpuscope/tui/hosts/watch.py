@@ -71,8 +71,8 @@ class Fleet:
         self._summed: dict[str, float] = {}
         self._across: dict[str, list[Word]] = {}
         self._found: dict[str, tuple[float, tuple[Word, ...]]] = {}
-        self._told: dict[str, dict[str, Told]] = {}
-        """For each host its findings, by their words."""
+        self._told: dict[str, dict[Word, Told]] = {}
+        """For each host its findings, by the words for them."""
         self._of_devices: dict[str, dict[str, Told]] = {}
         """The worst finding about the state of a device, by the name of the device."""
         self._findings: dict[str, tuple[Finding, ...]] = {}
@@ -107,23 +107,18 @@ class Fleet:
             age = now - self._away.get(one.key, now)
         return Missing(age, None if one.retry_at is None else max(0.0, one.retry_at - now))
 
-    def told(self, one: HostSummary) -> Mapping[str, Told]:
-        """Return the findings behind what is wrong with a host, by the words for it.
+    def told(self, one: HostSummary) -> Mapping[Word, Told]:
+        """Return the findings behind what is wrong with a host.
 
         The words on the state of a device are not those of its finding; they begin with its name.
         """
-        told, of_devices = self._told.get(one.key, {}), self._of_devices.get(one.key, {})
         named = {
-            text: found
-            for text in (word.text for word in one.words)
-            for device, found in of_devices.items()
-            if text.startswith(f"{device} ")
+            word: found
+            for word in one.words
+            for device, found in self._of_devices.get(one.key, {}).items()
+            if word.text.startswith(f"{device} ")
         }
-        return {**named, **told}
-
-    def steps(self, one: HostSummary) -> Mapping[str, Fix]:
-        """Return what to do first about what is wrong with a host, by the words for it."""
-        return {text: told.first for text, told in self.told(one).items() if told.first is not None}
+        return {**named, **self._told.get(one.key, {})}
 
     def host(self, key: str) -> HostView | None:
         """Return a host as it was summed up last."""
@@ -251,16 +246,17 @@ class Fleet:
             return ()
         found, replayed = (*runs.findings, *ends.findings), host.link.state == "replay"
         told = [one for one in found if one.cause not in OF_A_STATE]
-        words = [
-            word
+        firsts = {one: next(iter(steps_of(one, replayed)), None) for one in found}
+        words = {
+            word: Told(one, firsts[one])
             for one in told
             if (word := _word(one, one in ends.findings, job_of(one, host))) is not None
-        ]
-        firsts = [(one, next(iter(steps_of(one, replayed)), None)) for one in found]
-        self._findings[host.key] = tuple(told)
-        self._told[host.key] = {one.title: Told(one, fix) for one, fix in firsts if one in told}
-        of_devices = [(one.where, Told(one, fix)) for one, fix in firsts if one not in told]
-        self._of_devices[host.key] = dict(reversed(of_devices))  # of one device the worst
+        }
+        self._findings[host.key], self._told[host.key] = tuple(told), words
+        of_devices = {
+            one.where: Told(one, firsts[one]) for one in reversed(found) if one not in told
+        }
+        self._of_devices[host.key] = of_devices  # of one device that of the worst
         return tuple(sorted(words, key=lambda word: word[0]))
 
 
