@@ -69,7 +69,8 @@ def test_it_is_what_comes_through_the_wire(
     monkeypatch.setattr(oneshot, "collect_once", lambda *_: shot)
     host, sent = look().host, through_the_wire(shot)
     assert host.name == os.uname().nodename
-    assert replace(host, wall_seconds=None) == replace(sent, wall_seconds=None)
+    unlike = {"wall_seconds": None, "began_wall_seconds": None}
+    assert replace(host, **unlike) == replace(sent, **unlike)
 
 
 def test_a_device_that_has_not_even_said_who_it_is_stands_there_with_the_reason(

@@ -7,7 +7,7 @@ floats, times seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
@@ -181,8 +181,12 @@ def summarise(
     verdicts = [(device, judged[device.id]) for device in host.devices if device.gone is None]
     if current:
         words += [*found, *_of_devices(verdicts)]
+        full = {device.id for device, verdict in verdicts if verdict.word == "full"}
         words += [
-            word for job in running if job.trainers for word in _of_job(host, job, found, history)
+            word
+            for job in running
+            if job.trainers
+            for word in _of_job(host, job, found, history, full)
         ]
         words += [Word(Grade.ENDED, brief_text(ended))] if ended else []
     words = sorted(dict.fromkeys(words), key=lambda word: word[0])[:MOST_WORDS]
@@ -268,12 +272,12 @@ def _of_devices(verdicts: Sequence[tuple[DeviceView, DeviceState]]) -> Iterable[
 
 
 def _of_job(
-    host: HostView, job: JobView, found: Sequence[Word], history: HistoryOf
+    host: HostView, job: JobView, found: Sequence[Word], history: HistoryOf, full: Set[int]
 ) -> Iterable[Word]:
     """Return what a glance at a job's ranks tells.
 
-    What the rules say in better words is not said again, nor that a job can have no more than the
-    memory that is free: its device says so.
+    What the rules say in better words is not said again, nor that a job has little memory left on
+    one of the ``full`` devices.
     """
     living = [trainer for trainer in job.trainers if trainer.gone is None]
     known = {word.grade for word in found if word.key in ("", job.key)}
@@ -297,14 +301,11 @@ def _of_job(
                 grade = Grade.PROBLEM if token == "bad" else Grade.TIGHT
                 yield of_it(grade, f"memory: {text}")
         old = old_seconds(host, room.allocator) is not None  # what was left then says nothing now
-        if old or room.headroom_bytes is None or room.headroom_bytes >= TIGHT_BYTES:
-            continue
-        device = by_id(host.devices, room.allocator.gpu)
-        free = device.number("free_bytes") if device is not None else None
-        left = bytes_text(room.headroom_bytes)
-        where = f" on GPU {device.definition.index}" if device is not None else ""
-        if free is None or bytes_text(free) != left:
-            yield of_it(Grade.TIGHT, f"{left} headroom{where}")
+        if room.headroom_bytes is not None and room.headroom_bytes < TIGHT_BYTES and not old:
+            device = by_id(host.devices, room.allocator.gpu)
+            where = f" on GPU {device.definition.index}" if device is not None else ""
+            if device is None or device.id not in full:
+                yield of_it(Grade.TIGHT, f"{bytes_text(room.headroom_bytes)} headroom{where}")
 
 
 def _main_job(host: HostView, running: Sequence[JobView], worst: str) -> JobView | None:

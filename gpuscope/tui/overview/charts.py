@@ -469,7 +469,6 @@ class Charts(Vertical):
         return worst_first(host, (self.job, *self.order), len(TOKENS), self._span)
 
     def _drawn_trainers(self, host: HostView, column: str = "") -> list[TrainerView]:
-        """Return the trainers that have a curve each."""
         return drawn_trainers(self._worst_first(host), len(TOKENS), self._span, column)
 
     def _host_memory(self, host: HostView) -> list[Series]:
