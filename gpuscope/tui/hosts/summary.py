@@ -276,7 +276,7 @@ def _of_job(
 ) -> Iterable[Word]:
     """Return what a glance at a job's ranks tells.
 
-    What the rules say in better words is not said again, nor that a job has little memory left on
+    What the rules say in better words is not said again, nor that a job can have what is free on
     one of the ``full`` devices.
     """
     living = [trainer for trainer in job.trainers if trainer.gone is None]
@@ -302,10 +302,11 @@ def _of_job(
                 yield of_it(grade, f"memory: {text}")
         old = old_seconds(host, room.allocator) is not None  # what was left then says nothing now
         if room.headroom_bytes is not None and room.headroom_bytes < TIGHT_BYTES and not old:
-            device = by_id(host.devices, room.allocator.gpu)
-            where = f" on GPU {device.definition.index}" if device is not None else ""
-            if device is None or device.id not in full:
-                yield of_it(Grade.TIGHT, f"{bytes_text(room.headroom_bytes)} headroom{where}")
+            device, left = by_id(host.devices, room.allocator.gpu), bytes_text(room.headroom_bytes)
+            free = device.number("free_bytes") if device and device.id in full else None
+            if free is None or bytes_text(free) != left:
+                where = f" on GPU {device.definition.index}" if device is not None else ""
+                yield of_it(Grade.TIGHT, f"{left} headroom{where}")
 
 
 def _main_job(host: HostView, running: Sequence[JobView], worst: str) -> JobView | None:
