@@ -411,6 +411,15 @@ async def test_a_filter_that_nobody_passes_says_so():
         await until(pilot, "no trainer contains 'nobody'")
 
 
+@in_loop
+async def test_rows_in_which_no_chart_has_room_say_what_to_do_about_the_row():
+    app = make_app(clocks.of_ranks(), "time")
+    async with app.run_test(size=(80, 27)) as pilot:
+        await until(pilot, "input wait", "─ Input wait ─", "Gain")
+        chart = app.main.query_one("TimeChart")
+        assert not chart.display or not chart.region
+
+
 # ── the history ──
 
 
@@ -424,7 +433,8 @@ def test_rows_keep_their_colours_and_the_layers_add_up_to_the_step():
     layers, moments = history.layers(minutes, tokens)
     assert moments == sorted(moments)
     small = [name for name, token in tokens.items() if token == history.REST]
-    assert layers[-1].label == f"other code and {len(small) - 1} more", "it is most of them"
+    others = WORDS[small[1]] if len(small) == 2 else f"{len(small) - 1} others"
+    assert layers[-1].label == f"other code + {others}", "it is most of them"
     for at in range(len(moments)):
         whole = sum(layer.values[at] or 0.0 for layer in layers)
         assert whole == pytest.approx(60e9 / 64, rel=1e-3)

@@ -166,7 +166,7 @@ class TimePanels(Pane):
                 heading, lines = self._about(self._clock, self._clock.cursor_key or "")
                 set_title(panel, heading)
                 if self._brief and panel is self._detail:
-                    panel.show([styled.cut(line, cells - 4) for line in in_brief(lines)])
+                    panel.show([styled.cut(line, cells - 4) for line in in_brief(lines) or lines])
                 else:
                     panel.show(styled.hang_lines(lines, cells - 4))
 
@@ -218,8 +218,10 @@ class TimePanels(Pane):
         }
 
     def _left_cells(self) -> int:
-        """Return how many columns the table has where the chart stands beside it."""
+        """Return how many columns the table has: all, unless the chart stands beside it."""
         columns = self._terminal[0]
+        if columns < WIDE:
+            return columns
         return max(columns // 2, min(LEFT_CELLS, int(columns * LEFT_SHARE)))
 
     def _share_wide(self, room: int, needed: int, lists: dict[Painted, int]) -> None:
@@ -336,7 +338,9 @@ class TimePanels(Pane):
             below, high = (self._chart, rest) if rest >= CHART_ROWS else (None, 0)
         high = max(rest, min(high, max(room // 2, CHART_ROWS))) if high else 0
         self._put_below(below, high, room)
-        self._place(self._clock, room - high)
+        self._brief = not high and rest >= BRIEF_DETAIL_ROWS  # rows that no chart has room in
+        self._place(self._clock, needed if self._brief else room - high)
+        self._place(self._detail, "1fr" if self._brief else 0)
 
     def _put_below(self, below: Painted | None, high: int, room: int) -> None:
         """Place one of the panels in the last ``high`` rows, and hide the others."""
