@@ -372,8 +372,8 @@ def fix_lines(
         if others and not last <= cells < last + styled.cells(more):  # the footer has it too
             key += more
     if styled.cells(lines[-1]) + styled.cells(key) > cells:  # a key alone on a line looks lost
-        start, *last = lines.pop()  # so it gets the last words of the line above
-        broken = with_label("", last, cells - styled.cells(key))
+        start, *words = lines.pop()  # so it gets the last words of the line above
+        broken = with_label("", words, cells - styled.cells(key))
         lines += [[start, *broken[0][1:]], *broken[1:]]
     yield from lines[:-1]
     yield [*lines[-1], *key]

@@ -16,7 +16,7 @@ from ...text.styled import Line, Piece
 from ...text.units import age_text
 from ..background.log_entry import GROUPS, LogEntry
 from ..doctor.cure import steps_lines
-from ..shared.event_rows import event_lines, sign
+from ..shared.event_rows import FINDS, event_lines, sign
 from ..shell.keymap import key_of
 from ..theme import Glyphs
 from .subject import device_of, facts_of_device, facts_of_job, findings_on, job_of, means
@@ -92,7 +92,8 @@ def details(
     device = device_of(entry, around.host)
     own, others = findings_on(entry, device, around.cases)
     token = entry.token if entry.token != "text" else "faint"
-    text: list[Piece] = [(entry.text, "title")]
+    word = "" if entry.word in FINDS else f"{entry.word}: "
+    text: list[Piece] = [(f"{word}{entry.text}", "title")]
     out = styled.hang([(f"{sign(entry.token, glyphs)} ", token)], text, cells)
     brief = height < BRIEF_ROWS
     labelled = [("Means", meaning)] if (meaning := means(entry)) else []
