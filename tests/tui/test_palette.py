@@ -17,7 +17,7 @@ from gpuscope.tui.shell.actions import ACTIONS
 from gpuscope.tui.shell.keymap import key_text
 from gpuscope.tui.widgets.table import LiveTable
 from tests.fakes import jobs, views
-from tests.tui.pilot import in_loop, make_app, until
+from tests.tui.pilot import at_the_jobs, in_loop, make_app, until
 from tests.tui.snapshots import text
 
 NEVER_LISTED = {"palette", "down", "up"}
@@ -97,6 +97,21 @@ async def test_a_word_for_what_is_wrong_leads_to_its_fix_or_to_the_tab_that_show
         await type_in(pilot, query)
         await until(pilot, query, "pitfall")
         assert app.screen.chosen.name == name
+
+
+@in_loop
+async def test_the_entry_for_enter_speaks_of_the_row_under_the_cursor():
+    app = make_app(views.crowd())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "─ GPUs", "with a probe")
+        await at_the_jobs(pilot)
+        told = []
+        for key in ("home", "end"):
+            await pilot.press(key)
+            entries = matching_entries(app, app.main, "details")
+            told += [entry.about for entry in entries if entry.name == "open"]
+        assert told[0].startswith("the page of ")
+        assert told[1].startswith("processes of ")
 
 
 @in_loop

@@ -16,6 +16,7 @@ from ...text.styled import Line
 from ...text.units import percent_text
 from ...text.width import cut
 from ..cells import fit
+from ..overview.cursors import opens as opens_line
 from ..overview.job_list import JobList
 from ..shell.actions import ACTIONS, BY_NAME
 from ..shell.entries import GROUPS, Action
@@ -38,6 +39,7 @@ from ..widgets.text_dialog import TextDialog
 if TYPE_CHECKING:
     from textual.screen import Screen
 
+    from ...store.view import HostView
     from ..shell.entries import Key
     from ..shell.session import Session
 
@@ -142,7 +144,7 @@ class HelpScreen(TextDialog):
         self._states = screen.key_states() if isinstance(screen, ClosesOnce) else ()
         self._tab = getattr(screen, "tab", "") if on_tab else ""
         self._drawn = text_of(screen)
-        self._row, self._opens = _row_of(screen), what_opens(screen)
+        self._row, self._opens = _row_of(screen), what_opens(screen, session.host)
 
     def text(self) -> Iterator[Line]:
         """Return both pages in one column."""
@@ -324,9 +326,12 @@ def two_columns(blocks: Sequence[Block], wide: int) -> list[Line]:
     ]
 
 
-def what_opens(screen: Screen[Any]) -> str:
+def what_opens(screen: Screen[Any], host: HostView | None) -> str:
     """Return what Enter opens of the row under the cursor, "" where the list does not say."""
-    opens = OPENS.get(getattr(screen.focused, "id", None) or "", "")
+    table = screen.focused
+    opens = OPENS.get(getattr(table, "id", None) or "", "")
+    if isinstance(table, JobList) and host is not None and (of_line := opens_line(table, host)):
+        opens = opens if of_line == "ranks" else of_line
     return opens.format(row=_row_of(screen) or "the row") if opens else ""
 
 

@@ -381,7 +381,8 @@ def matching_entries(app: App[Any], screen: Screen[Any], query: str) -> list[Pal
     """
     from .help_screen import what_opens
 
-    own, opens = program(app), what_opens(screen)
+    own = program(app)
+    opens = what_opens(screen, own.session.host)
     acts = [*of_screen(own.session, screen), *of_actions(app), *of_commands(app)]
     acts = [one._replace(about=opens) if opens and one.name == "open" else one for one in acts]
     if not query.strip():
