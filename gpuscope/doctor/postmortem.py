@@ -157,7 +157,7 @@ class _Watcher:
         self._look()
         out = Report()
         for key, said in self._said.items():
-            name = self._titles[key] if len(self._said) > 1 else ""
+            name = self._titles[key]
             found = [_of_the_past(one, path) for one in said.findings]
             out += Report(
                 findings=tuple(

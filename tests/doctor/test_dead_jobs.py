@@ -585,6 +585,22 @@ def test_the_last_attempt_of_torchrun_is_judged_and_the_one_before_is_told(tmp_p
     assert (found[1].where, found[1].severity) == ("attempt 1 of 2", "info")
 
 
+def test_what_a_rank_says_of_its_own_collective_counts_before_what_another_read_of_it(tmp_path):
+    """torch prints that of the other rank as ``SequenceNumber=0OpType=GATHER``, which it is not."""
+    for rank, (own, other) in enumerate((("ALLREDUCE", 2), ("ALLREDUCE", 2), ("BROADCAST", 0))):
+        mine = f"SequenceNumber=51, OpType={own}, TensorShape=[], TensorDtypes=Float"
+        error = (
+            "RuntimeError: Detected mismatch between collectives on ranks. "
+            f"Rank {rank} is running collective: CollectiveFingerPrint({mine}), but Rank {other} "
+            "is running collective: CollectiveFingerPrint(SequenceNumber=0OpType=GATHER)."
+        )
+        (tmp_path / f"rank_{rank}.log").write_text(traceback(rank, error))
+    (first, *_) = dead.examine([tmp_path], "job").findings
+    assert first.cause == "dead.collective-order"
+    assert first.title.startswith("Rank 2 called another collective")
+    assert first.title.endswith(": BROADCAST, not ALLREDUCE")
+
+
 def test_a_folder_of_scripts_is_no_dead_job_and_one_of_logs_is(tmp_path):
     (tmp_path / "train.py").write_text("import torch\n")
     (tmp_path / "notes.log").write_text("loss 0.5\n")

@@ -52,14 +52,14 @@ def test_a_healthy_recording_gives_nothing_of_warning_or_worse():
     assert [one.title for one in findings if one.severity != "info"] == []
 
 
-def test_findings_of_a_recording_with_several_jobs_name_their_script():
+def test_findings_of_a_recording_name_their_script():
     findings = found(DEMOS / "recordings/h200x2-stall.gsr", "recording")
     assert {(one.job, one.pitfall) for one in findings if one.severity != "info"} == {
         ("ddp_train.py", "tensor-cores-idle"),
         ("stall_train.py", "hang-in-loader"),
     }
     (one, *_) = found(REDACTED / "h200x2-ddp.gsr", "recording")
-    assert one.job == ""
+    assert one.job == "script-1"
 
 
 def test_a_recorded_training_in_float32_is_told_that_its_tensor_cores_are_idle():

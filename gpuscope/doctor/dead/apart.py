@@ -243,8 +243,9 @@ def _of_fingerprints(pairs: list[_Pair], shown: list[Evidence]) -> Suspects:
         named = Counter(number for one in apart for number in (one[0], one[2]))
         ranked = named.most_common()
         odd = [number for number, count in ranked if count == ranked[0][1]]
-        values = {one[0]: one[1].get(field, "") for one in apart}
-        values |= {one[2]: one[3].get(field, "") for one in apart}
+        values = {one[2]: one[3].get(field, "") for one in apart}
+        # a rank knows its own collective better than torch reads that of the other one
+        values |= {one[0]: one[1][field] for one in apart if field in one[1]}
         other = next(one[2] if one[0] == odd[0] else one[0] for one in apart if odd[0] in one)
         if values[odd[0]] == "BARRIER":
             cause = "dead.uneven-steps"
