@@ -585,6 +585,28 @@ def test_the_last_attempt_of_torchrun_is_judged_and_the_one_before_is_told(tmp_p
     assert (found[1].where, found[1].severity) == ("attempt 1 of 2", "info")
 
 
+def test_the_line_that_raised_an_error_is_its_fix_unless_a_rule_knows_better(tmp_path):
+    """How to get to see an error is no advice about one that is shown."""
+    for rank in range(4):
+        error = "KeyError: 'text'" if rank == 2 else LOST
+        (tmp_path / f"rank_{rank}.log").write_text(traceback(rank, error))
+    (first, *_) = dead.examine([tmp_path], "job").findings
+    assert first.title == "Rank 2 failed first: KeyError: 'text'"
+    later = [fix.title for fix in first.fixes if not fix.now]
+    assert later == [f"Look at {first.where}, which raised it"]
+    known = (
+        "RuntimeError: Expected to have finished reduction in the prior iteration before starting "
+        "a new one. This error indicates that your module has parameters that were not used in "
+        "producing loss."
+    )
+    for rank in range(4):
+        (tmp_path / f"rank_{rank}.log").write_text(traceback(rank, known))
+    first, other, *_ = dead.examine([tmp_path], "job").findings
+    assert first.title.startswith("Every rank failed: RuntimeError")
+    assert all(fix.now for fix in first.fixes)
+    assert "no part in the loss" in other.title
+
+
 def test_what_a_rank_says_of_its_own_collective_counts_before_what_another_read_of_it(tmp_path):
     """torch prints that of the other rank as ``SequenceNumber=0OpType=GATHER``, which it is not."""
     for rank, (own, other) in enumerate((("ALLREDUCE", 2), ("ALLREDUCE", 2), ("BROADCAST", 0))):

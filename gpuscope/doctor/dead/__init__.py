@@ -30,6 +30,7 @@ MOST_SNAPSHOTS = 4
 MOST_UNREAD = 20
 _FIGURES = {
     "who": "The job",
+    "first": " first",
     "what": "",
     "other": "",
     "call": "a collective",
@@ -93,7 +94,8 @@ def examine(paths: Sequence[Path], name: str, here: bool = True) -> Report:
         exhibits=(exhibit,),
     )
     closer = _of_text(judged.suspects)
-    if any(one.cause in _SAY_MORE for one in closer.findings):
+    plain = bool(report.findings) and report.findings[0].cause == "dead.exception"
+    if any(plain or one.cause in _SAY_MORE for one in closer.findings):
         report = replace(report, findings=(_only_to_read(report.findings[0]), *report.findings[1:]))
     if report.findings:
         first, apart = _with_text(report.findings[0], closer.findings)
@@ -153,6 +155,8 @@ def _fixes(suspect: Suspect, root: Path | None, recorded: bool) -> list[Fix]:
     fixes += WORDINGS.fixes(wording.fixes, {})
     if suspect.advice:
         return fixes + WORDINGS.fixes(suspect.advice, {})
+    if suspect.cause == "dead.exception" and suspect.where:  # to see the error is no problem then
+        return fixes + WORDINGS.fixes(("raised-at",), {"where": suspect.where})
     if suspect.cause in _OWN_FIXES_ONLY or (suspect.traceback and row.id == "first-failure"):
         return fixes
     of_recorder = [fix for fix in row.fixes if "TORCH_NCCL_DUMP_ON_TIMEOUT" in fix.environment]

@@ -120,6 +120,7 @@ def _of_failure(
         evidence=tuple(evidence),
         figures={
             "who": "Every rank" if everyone else names(ranks).capitalize(),
+            "first": "" if everyone else " first",
             "what": _what(failure),
         },
         where=frame.place if frame is not None else "",
