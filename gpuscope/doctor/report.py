@@ -267,8 +267,10 @@ def _finding_lines(
     new = [fix for fix in later if fix not in shown]
     for number, fix in enumerate(new):
         out += _fix_lines("Fix" if number == 0 else "or", fix, width, fix is not told)
-    if len(new) < len(later):
-        out += _labelled("or" if new else "Fix", ["as above"])
+    if later and not new:  # by its name: the page may be long
+        out += _labelled("Fix", wrap(f"{later[0].title.rstrip('.')}, as above.", width - 9))
+    elif len(new) < len(later):
+        out += _labelled("or", ["as above"])
     if finding.verify:
         known = finding.verify.startswith("gpuscope lab")
         out += _labelled("Repro" if known else "Check", [finding.verify])

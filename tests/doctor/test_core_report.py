@@ -256,6 +256,11 @@ def test_fixes_of_an_earlier_finding_are_not_repeated():
     assert sum(line == "  or     as above" for line in shown) == 1
     assert sum("--explain empty-cache" in line for line in shown) == 1
     assert len(reports.document(report, 1)["findings"][1]["fixes"]) == 3, "a program gets them all"
+    same = settled(
+        finding("empty-cache", fixes=fixes, where="a.py"),
+        finding("empty-cache", title="It is so too.", fixes=fixes, where="b.py"),
+    )
+    assert "  Fix    Do it in way 1, as above." in text(same)
 
 
 def test_a_command_that_watches_a_training_is_not_said_to_reproduce_it():
