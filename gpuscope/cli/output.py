@@ -72,6 +72,22 @@ def table(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]
     return lines
 
 
+def terminal_width() -> int | None:
+    """Return how many cells wide the terminal is, None where output goes to a file or a pipe."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError):
+        return None
+
+
+def on_terminal(line: str) -> list[str]:
+    """Break a line that a terminal would break within a word, with its indent."""
+    columns, indent = terminal_width(), " " * (len(line) - len(line.lstrip()))
+    if columns is None or width.cells(line) <= columns:
+        return [line]
+    return [indent + part for part in width.wrap(line, max(20, columns - len(indent)))]
+
+
 def page_width(least: int, most: int) -> int:
     """Return how many cells wide a report on standard output is."""
     import shutil

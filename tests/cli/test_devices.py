@@ -14,7 +14,7 @@ import sys
 
 import pytest
 
-from gpuscope.cli import local_look
+from gpuscope.cli import local_look, output
 from gpuscope.cli.commands.devices import verb as devices_verb
 from gpuscope.cli.remote_look import all_answered
 from gpuscope.store.store import Store
@@ -238,6 +238,21 @@ def test_text_is_aligned_whatever_a_driver_calls_its_device(fake, capsys):
     for row in rows:
         used = next(i for i in range(len(row)) if cells(row[:i]) == column)
         assert row[:used].endswith("20.0")
+
+
+def test_a_narrow_terminal_gets_shorter_names_and_fewer_columns(fake, capsys, monkeypatch):
+    widths, heads = {}, {}
+    for columns in (None, 120, 85, 80, 60):
+        monkeypatch.setattr(output, "terminal_width", lambda columns=columns: columns)
+        _, out = run(capsys)
+        table = [line for line in out.splitlines() if "TOTAL GiB" in line or "H200" in line]
+        widths[columns], heads[columns] = max(map(len, table)), table[0]
+        assert ("NVIDIA H200" in out) == (columns in (None, 120))
+    assert widths[120] == widths[None] > 85
+    assert all(widths[columns] <= columns for columns in (85, 80, 60) if columns != 60)
+    assert "SM CLOCK" in heads[None]
+    assert "SM CLOCK" not in heads[80]
+    assert "PROCESSES" in heads[60], "who uses a GPU is never left out"
 
 
 def test_a_process_whose_pid_the_driver_cannot_name_is_no_zero(fake, capsys):

@@ -337,12 +337,12 @@ def test_columns_that_no_process_has_are_left_out():
 def test_on_a_narrow_terminal_no_line_is_broken_within_a_word(monkeypatch):
     result = ps_document.document(views.host_of(views.training(3.0)), [])
     result["unknown"].append({"path": "processes", "code": "x", "reason": "word " * 40})
-    monkeypatch.setattr(ps_text, "_columns", lambda: 60)
+    monkeypatch.setattr(output, "terminal_width", lambda: 60)
     shown = ps_text.text(result).splitlines()
     below = [line for line in shown if line.startswith((" " * 10, "– ", "word "))]
     assert len(below) > 5
     assert all(width.cells(line) <= 60 for line in below)
-    monkeypatch.setattr(ps_text, "_columns", lambda: None)
+    monkeypatch.setattr(output, "terminal_width", lambda: None)
     assert any(len(line) > 200 for line in ps_text.text(result).splitlines()), "whole in a pipe"
 
 

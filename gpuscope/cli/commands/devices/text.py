@@ -37,7 +37,8 @@ def text(host: HostView, problems: list[dict[str, Any]], there: bool = False) ->
     if not host.devices:
         reason = host.nvml.text if host.nvml is not None else "the driver reports no GPUs"
         works = STILL_WORKS_THERE if there else STILL_WORKS
-        return f"No GPU readings on {name}.\nWhy: {clean(reason)}\n{works}"
+        told = [f"No GPU readings on {name}.", f"Why: {clean(reason)}", works]
+        return "\n".join(part for line in told for part in output.on_terminal(line))
     versions = [f"driver {definition.driver_version}"] if definition.driver_version else []
     versions += [f"CUDA {definition.cuda_driver_version}"] if definition.cuda_driver_version else []
     rows: list[tuple[str, ...]] = [
@@ -57,7 +58,7 @@ def text(host: HostView, problems: list[dict[str, Any]], there: bool = False) ->
         )
     ]
     rows += [device_row(device) for device in host.devices]
-    lines = ["  ".join([name, *versions]), "", *output.table(rows, right=(0, *range(2, 12)))]
+    lines = ["  ".join([name, *versions]), "", *_fitting(rows)]
     if room := list(free_devices.lines(host)):
         lines += ["", *room]
     if problems:
@@ -65,7 +66,34 @@ def text(host: HostView, problems: list[dict[str, Any]], there: bool = False) ->
     for severity, where, reason in output.grouped_problems(problems):
         lines.append(f"{_MARKS[severity]} {where}{': ' if where else ''}{reason}")
     notes = [*_unowned(host), *_missing(host)]
-    return "\n".join([*lines, "", *notes] if notes else lines)
+    lines = [*lines, "", *notes] if notes else lines
+    table = 2 + len(rows)  # which is no sentence
+    told = [part for line in lines[table:] for part in output.on_terminal(line)]
+    return "\n".join([*lines[:table], *told])
+
+
+SPARED = ("SM CLOCK", "TEMP", "SM")
+"""The columns that a narrow terminal has no room for, the first before the others."""
+
+
+def _fitting(rows: list[tuple[str, ...]]) -> list[str]:
+    """Return the table, with shorter names and fewer columns where a terminal is too narrow."""
+    columns, left = output.terminal_width(), list(SPARED)
+    table: list[list[str]] = [list(row) for row in rows]
+    while True:
+        lines = output.table(table, right=(0, *range(2, len(table[0]))))
+        if columns is None or max(map(width.cells, lines)) <= columns:
+            return lines
+        short = [row[1].removeprefix("NVIDIA ") for row in table]
+        if short != [row[1] for row in table]:
+            for row, name in zip(table, short, strict=True):
+                row[1] = name
+        elif left:
+            at = table[0].index(left.pop(0))
+            for row in table:
+                del row[at]
+        else:
+            return lines
 
 
 _MARKS = {"problem": "PROBLEM ", "unchecked": "UNKNOWN ", "warning": "WARNING "}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,7 +44,7 @@ def text(result: Mapping[str, Any]) -> str:
             else "No GPU process is known, and no trainer has a probe."
         )
         lines.append("To see inside a trainer: gpuscope run train.py")
-    told = [part for note in notes for part in on_terminal(f"{DASH} {note}")]
+    told = [part for note in notes for part in output.on_terminal(f"{DASH} {note}")]
     return "\n".join([*lines, "", *told] if notes else lines)
 
 
@@ -96,7 +94,7 @@ def _table(processes: list[dict[str, Any]]) -> list[str]:
         notes = notes if process["trainer"] else []
         lost = process["loss_not_finite"]
         for note in [lost, *notes] if lost else notes:
-            line = "\n".join([line, *on_terminal(f"{' ' * 10}{note}")])
+            line = "\n".join([line, *output.on_terminal(f"{' ' * 10}{note}")])
         lines.append(line)
     return lines
 
@@ -111,7 +109,7 @@ def _fitting(rows: Sequence[tuple[str, ...]]) -> list[str]:
     to_the_right = [at for at, old in enumerate(kept) if rows[0][old] in NUMBERS]
     left = output.table([[row[at] for at in kept[:-1]] for row in rows], to_the_right)
     taken = max(map(width.cells, left))
-    columns = _columns()
+    columns = output.terminal_width()
     room = 120 if columns is None else max(20, columns - taken - 2)
     return [
         f"{width.pad(line, taken)}  {width.cut(row[-1], room)}"
@@ -182,19 +180,3 @@ def _notes(trainer: Mapping[str, Any]) -> list[str]:
     if trainer.get("phase") not in (None, "train"):
         lines.append(f"phase: {trainer['phase']}")
     return lines
-
-
-def on_terminal(line: str) -> list[str]:
-    """Break a line that a terminal would break within a word, with its indent."""
-    columns, indent = _columns(), " " * (len(line) - len(line.lstrip()))
-    if columns is None or width.cells(line) <= columns:
-        return [line]
-    return [indent + part for part in width.wrap(line, max(20, columns - len(indent)))]
-
-
-def _columns() -> int | None:
-    """Return how wide the terminal is, None where there is none."""
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns
-    except (OSError, ValueError):
-        return None

@@ -18,7 +18,7 @@ from ... import watch as cli_watch
 from ...local_look import LocalLook, look
 from ...output import gib, number, percent, seconds
 from .document import document, find_problems
-from .text import has_stopped, on_terminal, text
+from .text import has_stopped, text
 
 COMMAND_CHARS = 80
 
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, look: Callable[..., LocalLook] = look) -> int:
         from ... import dead_trainers
 
         if left := dead_trainers.line():
-            print("\n" + "\n".join(on_terminal(left)))
+            print("\n" + "\n".join(output.on_terminal(left)))
     return int(result["exit_code"])
 
 
