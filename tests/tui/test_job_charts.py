@@ -196,6 +196,15 @@ async def test_a_loss_that_turned_nan_is_the_first_chart_and_ends_there(at_log):
         assert 10 < max(braille) < 60, "it does not go on to now"
 
 
+@pytest.mark.parametrize(("rows", "said"), [(60, "loss = loss_fn("), (48, "… 1 more")])
+@in_loop
+async def test_the_fixes_of_a_wide_page_are_whole_or_say_how_many_lines_are_missing(rows, said):
+    app = make_app(telling("nan"))
+    async with app.run_test(size=(200, rows)) as pilot:
+        shown = await open_job(pilot, "Findings: what to do", "4 Keep what overflows", said)
+        assert ("… 1 more" in shown) == (said == "… 1 more")
+
+
 @in_loop
 async def test_what_is_missing_has_its_reason():
     frames = views.cpu_only()

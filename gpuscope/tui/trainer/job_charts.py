@@ -64,6 +64,8 @@ USUAL_PANELS = 4
 COLUMNS = 100
 """The charts are drawn again when time has moved by one of so many columns."""
 TEXTS = ("stack", "cure", "held", "events")
+BELOW_TEXTS = 18
+"""Rows of a line of charts that texts above it leave, however long they are."""
 STACK_ROWS, HELD_ROWS = 12, 8
 """Lines of a stack, and of a memory that says little, that have room where texts stand beside each
 other.
@@ -137,7 +139,7 @@ class JobCharts(Grid):
         self._loss, self._pace = LineChart(classes="panel"), LineChart(classes="panel")
         self._step, self._memory = TimeChart(classes="panel"), StackedChart(classes="panel")
         self._load, self._trends = LoadStrips(classes="panel"), Trends(classes="panel")
-        self.cure = Lines(classes="panel")
+        self.cure = Lines(counts_rest=True, classes="panel")
         self._panels: dict[str, Widget] = {
             "step": self._step,
             "loss": self._loss,
@@ -273,7 +275,8 @@ class JobCharts(Grid):
         if texts and lines[texts[0]] != ["events"]:
             stack = STACK_ROWS + 2 if "stack" in lines[texts[0]] else 0
             held = HELD_ROWS + 2 if "held" in lines[texts[0]] else 0
-            told = min(max(told, self.cure.rows + 2, stack, held), height // 2)
+            most = max(height // 2, height - BELOW_TEXTS * (len(lines) - 1))
+            told = min(max(told, self.cure.rows + 2, stack, held), most)
         if (lines, told) == (self._arranged, self._events_rows):
             return
         self._arranged, self._drawn, self._events_rows = lines, None, told
