@@ -90,6 +90,25 @@ def test_where_rows_are_few_a_job_that_is_well_has_one_line_before_another_is_hi
         assert any("stalled: at a.py:1" in row for row in drawn), height
 
 
+def test_a_bar_stands_with_its_names_and_the_worst_jobs_have_the_rows_that_are_free():
+    parts = StepParts({"forward": 0.6, "backward": 0.4}, WORDS, 1.0, "last 40 s", True)
+    lost = [[("loss is nan since step 26–50", "bad")], [("do first: End it. " * 4, "muted")]]
+    lines = [
+        replace(line(f"{n}.py", notes=lost, split=parts, kind="bad"), key=str(n)) for n in range(5)
+    ]
+    jobs = Drawn()
+    jobs.roomy = True
+    jobs.show(lines)
+    for height, bars in ((21, 5), (17, 5), (16, 5), (14, 3), (11, 0)):
+        drawn = [strip.text.rstrip() for strip in jobs.paint(110, height, Drawn.tokens)]
+        with_bar = [row for row in drawn if "━" in row]
+        assert all("forward" in row and "backward" in row for row in with_bar), height
+        assert len(with_bar) == bars, height
+        assert all(f"{n}.py" in " ".join(drawn) for n in range(5)), height
+        assert all(drawn[: min(height, 16)]), "no row is empty while a job lacks its own"
+        assert drawn[2].strip().startswith("loss is nan"), height
+
+
 def test_the_job_with_a_problem_is_first_and_what_ended_is_last():
     ended = line("ended.py", notes=[[("killed", "bad")]], over=True)
     lines = [ended, line("well.py"), line("slow.py", kind="warn"), line("idle.py", kind="muted")]

@@ -142,6 +142,8 @@ class JobList(Painted, can_focus=True):
         self.roomy = False
         """Whether there is room for what a step is made of below each job."""
         self._in_full = self._folded = self._only_wrong = False
+        self._twice: frozenset[str] = frozenset()
+        """Jobs that have a second line below them where the others have one."""
 
     def show(
         self,
@@ -299,15 +301,17 @@ class JobList(Painted, can_focus=True):
             below = styled.hang_lines(below, width - NOTE_INDENT)
         if line.over and line.span:
             return self._rest_of(line, width) if here else []
-        notes = below
-        if self.roomy:  # what is wrong comes first
-            split = self._split(line, width)
-            notes = [*below, *split] if line.kind in ALARMS else [*split, *below]
         folded = self._folded and full is None and not here
         if folded and self._only_wrong and line.kind not in ALARMS:
             return []
+        split = self._split(line, width) if self.roomy else []
+        if folded:  # a bar says nothing without the names behind it, so it has a line or none
+            told = self._in_one_line(below)
+            notes = [*told, *(split if not told or line.key in self._twice else [])]
+        else:  # what is wrong comes first
+            notes = [*below, *split] if line.kind in ALARMS else [*split, *below]
         if not facts or line.span or line.over:
-            return self._in_one_line(notes) if folded else notes
+            return notes
         pieces: Line = []
         for name, (text, token) in facts:
             pieces += [
@@ -315,7 +319,7 @@ class JobList(Painted, can_focus=True):
                 (f"{HEADINGS[name].lower()} ", "faint"),
                 (text, token),
             ]
-        return self._in_one_line([*notes, pieces]) if folded else [pieces, *notes]
+        return self._in_one_line([*below, pieces]) if folded else [pieces, *notes]
 
     @staticmethod
     def _in_one_line(notes: Sequence[Line]) -> list[Line]:
@@ -370,7 +374,11 @@ class JobList(Painted, can_focus=True):
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         self._folded = self.wanted(width, full=False) > height  # fewer lines before a job is hidden
-        self._only_wrong = self._folded and self.wanted_folded(width) > height
+        spare = height - self.wanted_folded(width)
+        self._only_wrong = self._folded and spare < 0
+        folded = self._lines if self._folded and spare > 0 else ()
+        more = [one.key for one in folded if len(self._below(one, width, False)) > 1]
+        self._twice = frozenset(more[:spare])
         room = max(1, height - 3) if self._lines else height  # a job and its heading stay in sight
         above = self._above[:room]
         room = height - len(above) - (1 if self._lines and height > 1 else 0)
