@@ -205,6 +205,20 @@ async def test_where_not_every_gpu_has_a_line_that_of_the_cursor_the_mean_and_th
         assert "Utilisation %" not in screen, "no lines that cross"
 
 
+@pytest.mark.parametrize(("rows", "named"), [(60, "GPU 7"), (50, "mean of 8"), (44, "GPU 7")])
+@in_loop
+async def test_beside_many_jobs_the_chart_of_a_wide_terminal_leaves_out_no_gpu_unsaid(rows, named):
+    frames = jobs.ranks(8)
+    for frame in frames:
+        if isinstance(frame, f.Def) and frame.trainer is not None:
+            frame.trainer = replace(frame.trainer, job=f"j{frame.id}")
+    async with make_app(frames).run_test(size=(200, rows)) as pilot:
+        screen = await until(pilot, "GPU utilisation")
+        chart = screen.split("─ GPU utilisation")[1]
+        lanes = [line[:56] for line in chart.splitlines() if "95 %" in line[:56]]
+        assert any(named in lane for lane in lanes)
+
+
 @pytest.mark.parametrize("size", [USUAL, LARGE])
 @in_loop
 async def test_two_trainers_without_a_job_are_no_ranks_of_one(size):

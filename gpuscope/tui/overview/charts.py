@@ -63,8 +63,9 @@ def kinds_for(
     waits = any(input_share(trainer) is not None for trainer in living)
     first: tuple[str, ...]
     below: tuple[str, ...]
+    load = "strips" if rows > len(host.devices) else "few strips"
     if across > 2:
-        first = ("trends",) if quiet or not host.devices else ("strips", "vram", "trends")
+        first = ("trends",) if quiet or not host.devices else (load, "vram", "trends")
         below = ("brief",) if living and not quiet else ()
     elif not host.devices:
         first, below = ("cpu", "host_memory"), ()
@@ -75,7 +76,6 @@ def kinds_for(
     elif quiet:
         first, below = ("trends",), ()
     else:
-        load = "strips" if rows > len(host.devices) else "few strips"
         first = (load, "vram", "power", "cpu")
         below = ("step", "loss", "cpu") if loss else ("step", "power", "cpu")
     if len(living) > 1 and not of_one_job(living):
