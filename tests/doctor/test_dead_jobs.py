@@ -7,6 +7,7 @@ import json
 import pickle
 import time
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -601,10 +602,10 @@ def test_the_line_that_raised_an_error_is_its_fix_unless_a_rule_knows_better(tmp
     )
     for rank in range(4):
         (tmp_path / f"rank_{rank}.log").write_text(traceback(rank, known))
-    first, other, *_ = dead.examine([tmp_path], "job").findings
+    (first, *_) = dead.examine([tmp_path], "job").findings
     assert first.title.startswith("Every rank failed: RuntimeError")
-    assert all(fix.now for fix in first.fixes)
-    assert "no part in the loss" in other.title
+    assert first.fixes[1].title == "Let DDP find the unused parameters in each step"
+    assert "no part in the loss" in first.evidence[-1].text
 
 
 def test_what_a_rank_says_of_its_own_collective_counts_before_what_another_read_of_it(tmp_path):
@@ -734,6 +735,29 @@ def test_one_exception_is_one_finding_with_all_that_is_known_of_it(
     assert not [one for one in found[1:] if one.evidence and error[:40] in one.evidence[0].text]
     later = [fix for fix in found[0].fixes if not fix.now]
     assert first_fix in later[0].code + later[0].environment
+
+
+def test_a_symptom_without_a_fix_takes_the_cause_that_its_message_names_with_its_fixes():
+    """An assert on the device says nothing of the hardware, whose pitfall has other fixes."""
+    jobs = Path(__file__).parents[1] / "data" / "dead_jobs"
+    found = dead.examine([jobs / "nccl" / "nccl-device-assert"], "job")
+    (one,) = found.findings
+    assert one.severity == "problem"
+    assert (one.cause, one.pitfall) == ("dead.device-error", "bad-index-or-label")
+    assert "An index or label is out of range (likely)" in [said.text for said in one.evidence]
+    read, block, *_ = one.fixes
+    assert read.now
+    assert block.environment == "export CUDA_LAUNCH_BLOCKING=1"
+
+
+def test_an_exception_that_no_rule_knows_can_be_looked_at_in_the_debugger(folder):
+    inner = [("/home/me/data.py", 7, "__getitem__")]
+    failed = traceback(1, "KeyError: 'z'", 30, "<module>", inner)
+    told = dead.examine([folder(rank_0__log=steps(0), rank_1__log=steps(1) + failed)], "job")
+    read, debug = told.findings[0].fixes
+    assert read.now
+    assert debug.title.startswith("Mend data.py:7. ")
+    assert debug.command == "torchrun --standalone -m pdb -c continue train.py"
 
 
 def test_what_a_row_of_the_table_has_no_room_for_ends_with_an_ellipsis(folder):

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -44,6 +45,7 @@ _SAY_MORE = frozenset(("oom.request-over-capacity",))
 """Causes in the text of the first suspect whose advice contradicts that of its pitfall."""
 _BETTER_ADVICE = frozenset(("oom.fragmentation",))
 """Causes in the text of the first suspect whose fix comes before those of its pitfall."""
+_SCRIPT = re.compile(r'File "([^"\n]+)", line \d+, in <module>')
 _RANKED = (b"[rank", b"local_rank", b"Watchdog caught", b"[default", b"exitcode")
 _KINDS = {
     "text": "logs",
@@ -156,7 +158,7 @@ def _fixes(suspect: Suspect, root: Path | None, recorded: bool) -> list[Fix]:
     if suspect.advice:
         return fixes + WORDINGS.fixes(suspect.advice, {})
     if suspect.cause == "dead.exception" and suspect.where:  # to see the error is no problem then
-        return fixes + WORDINGS.fixes(("raised-at",), {"where": suspect.where})
+        return fixes + _in_debugger(suspect)
     if suspect.cause in _OWN_FIXES_ONLY or (suspect.traceback and row.id == "first-failure"):
         return fixes
     of_recorder = [fix for fix in row.fixes if "TORCH_NCCL_DUMP_ON_TIMEOUT" in fix.environment]
@@ -200,10 +202,12 @@ def _with_text(first: Finding, closer: Sequence[Finding]) -> tuple[Finding, tupl
     """Return the first finding with what the rules for messages say of the same, and the others.
 
     They speak of one exception: what has the same advice, or better one, is no finding of its own.
+    Where the first has no advice it takes that of the others, and the pitfall that this is of.
     """
     apart = []
     for one in closer:
-        if one.pitfall != first.pitfall and one.cause not in _BETTER_ADVICE:
+        instead = not _mends(first)
+        if one.pitfall != first.pitfall and one.cause not in _BETTER_ADVICE and not instead:
             apart.append(one)
             continue
         source = first.evidence[0].source if first.evidence else ""
@@ -212,15 +216,30 @@ def _with_text(first: Finding, closer: Sequence[Finding]) -> tuple[Finding, tupl
         fixes = first.fixes
         if one.pitfall != first.pitfall:
             now = tuple(fix for fix in fixes if fix.now)
-            better = table.load()[one.pitfall].fixes_for(one.cause)
-            fixes = (*now, *better[:1], *(fix for fix in fixes if not fix.now))
+            better = one.fixes or table.load()[one.pitfall].fixes_for(one.cause)
+            fixes = (*now, *better[: None if instead else 1], *_mends(first))
         first = replace(
             first,
+            pitfall=one.pitfall if instead else first.pitfall,
             evidence=(*first.evidence, *added),
             effect=first.effect or one.effect,
             fixes=fixes,
         )
     return first, tuple(apart)
+
+
+def _mends(finding: Finding) -> tuple[Fix, ...]:
+    """Return what a finding says to do before the next run."""
+    return tuple(fix for fix in finding.fixes if not fix.now)
+
+
+def _in_debugger(suspect: Suspect) -> list[Fix]:
+    """Return the line of an exception of which nothing else is known, and how to see its values."""
+    script = _SCRIPT.search(suspect.traceback)
+    if script is None:
+        return WORDINGS.fixes(("raised-at",), {"where": suspect.where})
+    figures = {"where": suspect.where, "script": shlex.quote(script[1].rpartition("/")[2])}
+    return WORDINGS.fixes(("in-debugger",), figures)
 
 
 def _only_to_read(finding: Finding) -> Finding:
