@@ -70,7 +70,8 @@ def fixes(
         )
         left.append(LeftOut("expandable-segments", _EXPANDABLE, why))
     else:
-        key, change = "expandable-segments", "PYTORCH_ALLOC_CONF=expandable_segments:True"
+        key = "expandable-segments"
+        change = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
         growing = replace(settings, expandable=True)
         found.append(MemoryFix(key, _EXPANDABLE, change, COSTS[key], settings=growing))
     key, title = "chunked-loss", f"compute the loss in {CHUNKS} chunks"

@@ -114,7 +114,7 @@ def test_a_name_that_this_torch_does_not_read(version, hip, name, reads):
     else:
         (one,) = found
         assert (one.severity, one.where) == ("warning", name)
-        assert one.fixes[0].environment == "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+        assert one.fixes[0].environment == "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
 def test_what_does_nothing():

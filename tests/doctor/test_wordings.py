@@ -116,3 +116,12 @@ def test_a_mistake_is_named_by_file_row_and_key(folder, text, says):
     with pytest.raises(TableError) as error:
         _ = Wordings("made").findings
     assert str(error.value).startswith(says)
+
+
+def test_allocator_settings_are_set_by_the_name_that_every_supported_torch_reads():
+    """torch before 2.9 ignores PYTORCH_ALLOC_CONF, and a snapshot does not say its torch."""
+    rows = [fix for row in table.load().values() for fix in row.fixes]
+    rows += [fix for room in ROOMS for fix in Wordings(room).fix_rows.values()]
+    told = {one.environment for one in rows if "ALLOC_CONF" in one.environment}
+    assert len(told) > 3
+    assert [one for one in told if not one.startswith("export PYTORCH_CUDA_ALLOC_CONF=")] == []

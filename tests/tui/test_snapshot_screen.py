@@ -108,7 +108,7 @@ async def test_the_first_page_of_a_failure_says_what_to_do_and_where_the_rest_is
             pilot,
             "Findings: what to do",
             "With expandable_segments:True the same requests would have fit",
-            "PYTORCH_ALLOC_CONF=expandable_segments:True",
+            "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             "gpuscope doctor ",
             "live  ▁ free",
             *(last_drawn if beside else ()),
@@ -124,7 +124,7 @@ async def test_the_first_page_of_a_failure_says_what_to_do_and_where_the_rest_is
             assert len(blank) < 8, "the page is used"
         await pilot.press("y")
         await until(pilot, "copied, and written to ")
-        assert copied == ["PYTORCH_ALLOC_CONF=expandable_segments:True\n"]
+        assert copied == ["export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"]
         await pilot.press("3")
         await until(pilot, "Sizes of the blocks", absent="what to do")
         await pilot.press("1")

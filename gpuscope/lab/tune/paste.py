@@ -79,7 +79,7 @@ def lines(baseline: LabConfig, best: LabConfig, batch: int | None, device: str) 
     if "set_to_none" in changed:
         found.append(f"optimizer.zero_grad(set_to_none={best.set_to_none})")
     if changed.get("expandable_segments"):
-        found.append("PYTORCH_ALLOC_CONF=expandable_segments:True    # in the environment")
+        found.append("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True    # in the shell")
     if "empty_cache" in changed and not best.empty_cache:
         found.append("# no torch.cuda.empty_cache() in the loop")
     return found
