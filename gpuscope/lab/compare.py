@@ -472,6 +472,13 @@ def _notes(
             f"a step has {samples[0]:,.0f} and {samples[1]:,.0f} samples: compare samples/s"
         )
     bases = {row.basis for row in rows if row.basis}
+    noisy = next((row for row in rows if row.wide and row.basis not in (WITHIN, SINGLE)), None)
+    if noisy is not None and noisy.ratio is not None:
+        runs = len(_pairs(*used)) or min(map(len, used))
+        interval = Interval(noisy.ratio, noisy.low, noisy.high)
+        wanted = intervals.repeats_wanted(interval, runs)
+        enough = f"{wanted} repeats may be enough, or" if wanted else "repeats hardly help, but"
+        notes.append(f"too noisy: {enough} a machine that does nothing else")
     if WITHIN in bases:
         notes.append("95 % interval: noise between steps of one run, not between runs")
     elif bases == {SINGLE}:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .intervals import TOO_FEW, is_wide
+from .intervals import is_wide
 
 SINGLE = "one run each"
 WITHIN = "steps within one run"
@@ -49,11 +49,6 @@ class ComparisonRow:
     def wide(self) -> bool:
         """Whether the interval reaches so far that its ends say nothing."""
         return is_wide(self.ratio, self.low, self.high)
-
-    @property
-    def too_few(self) -> str:
-        """What there is too little of where the interval says nothing."""
-        return "too few steps" if self.basis == WITHIN else TOO_FEW
 
     @property
     def verdict(self) -> str:

@@ -21,11 +21,9 @@ intervals that are widened by it both hold at once with 95 % (Šidák).
 
 
 WIDEST = 2.0
-"""An interval that reaches further than so many times its ratio says nothing, so that its ends are
-not told.
-"""
-TOO_FEW = "too few repeats"
-"""What is said instead of them."""
+"""An interval that reaches further than so many times its ratio says nothing of it."""
+MANY_REPEATS = 100
+"""More repeats than this are not advised: a quieter machine helps sooner."""
 
 
 class Interval(NamedTuple):
@@ -42,12 +40,12 @@ class Interval(NamedTuple):
 def ratio_text(ratio: float | None, low: float | None = None, high: float | None = None) -> str:
     """Return a ratio with its interval: ``1.84 × [1.79, 1.90]``.
 
-    Of a wide one neither is told: the mean of two pairs that differ tenfold is that of none.
+    Of a wide one the ratio is not told: the mean of two pairs that differ tenfold is that of none.
     """
     if ratio is None:
         return DASH
     if is_wide(ratio, low, high):
-        return TOO_FEW
+        return noise_text(low, high)
     middle, *ends = ratio_figures(ratio, low, high)
     return f"{middle} × [{', '.join(ends)}]" if ends else f"{middle} ×"
 
@@ -57,6 +55,37 @@ def is_wide(ratio: float | None, low: float | None, high: float | None) -> bool:
     if ratio is None or low is None or high is None:
         return False
     return high > ratio * WIDEST or low * WIDEST < ratio
+
+
+def noise_text(low: float | None, high: float | None) -> str:
+    """Return that an interval is too wide to say anything, such as ``too noisy (0.30–6.0)``."""
+    return f"too noisy ({_rough(low or 0.0)}–{_rough(high or 0.0)})"
+
+
+def _rough(value: float) -> str:
+    if value >= 1000:
+        return ">999"
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def repeats_wanted(interval: Interval, repeats: int) -> int | None:
+    """Return with how many repeats a wide interval would be narrow, if they vary as these do.
+
+    None for more than :data:`MANY_REPEATS`.
+    """
+    middle, low, high = interval
+    if low is None or high is None or repeats < 2:
+        return None
+    reach = max(math.log(high / middle), math.log(middle / low)) if low > 0 else math.inf
+    each = reach * math.sqrt(repeats) / t_quantile(repeats - 1)
+    return next(
+        (
+            n
+            for n in range(repeats + 1, MANY_REPEATS + 1)
+            if t_quantile(n - 1) * each / math.sqrt(n) <= math.log(WIDEST)
+        ),
+        None,
+    )
 
 
 def ratio_figures(ratio: float, low: float | None, high: float | None) -> list[str]:

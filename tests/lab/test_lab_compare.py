@@ -8,6 +8,7 @@ import pytest
 
 from gpuscope.lab.compare import Comparison, compare
 from gpuscope.lab.comparison_row import SINGLE, WITHIN
+from gpuscope.lab.intervals import t_quantile
 from gpuscope.lab.ledger import entry_of
 from gpuscope.lab.measures import loss_at, loss_curve
 from tests.fakes.lab_runs import document, entry
@@ -58,13 +59,32 @@ def test_a_loss_that_differs_less_than_its_seeds_make_it_differ_is_the_same() ->
     assert verdict(0.95) == "better"
 
 
+@pytest.mark.parametrize("runs", [2, 3, 5])
+def test_where_repeats_are_too_noisy_it_is_said_how_many_may_be_enough(runs: int) -> None:
+    """With as many that vary as much, the interval is narrow; with one fewer it is still wide."""
+
+    def compared(count: int, spread: float) -> Comparison:
+        slow = [0.1 * math.exp(spread * (-1) ** n) for n in range(count)]
+        return compare(repeats([0.1] * count), repeats(slow))
+
+    noisy = compared(runs, 1.5 if runs > 2 else 0.3)
+    assert noisy.row("step_seconds").wide
+    (note,) = (note for note in noisy.notes if "too noisy" in note)
+    wanted = int(note.removeprefix("too noisy: ").split()[0])
+    row = noisy.row("samples_per_second")
+    deviation = math.log(row.high / row.ratio) * math.sqrt(runs) / t_quantile(runs - 1)
+    reach = [deviation * t_quantile(n - 1) / math.sqrt(n) for n in (wanted - 1, wanted)]
+    assert reach[0] > math.log(2) >= reach[1]
+    assert not any("too noisy" in note for note in compared(runs, 0.01).notes)
+
+
 def test_an_interval_that_says_nothing_is_not_told_and_decides_nothing() -> None:
     row = compare(repeats([0.10, 0.10]), repeats([0.08, 0.12])).row("step_seconds")
     assert row.wide
-    assert (row.verdict, row.too_few) == ("undecided", "too few repeats")
+    assert row.verdict == "undecided"
     steps = {"step_seconds": {"median": 0.1, "p95": 0.4, "low": 0.04, "high": 0.3, "count": 6}}
     alone = compare([entry(**steps)], [entry(0.1)]).row("step_seconds")
-    assert (alone.wide, alone.too_few) == (True, "too few steps")
+    assert alone.wide
     narrow = compare(repeats([0.10] * 5), repeats([0.10, 0.12, 0.10, 0.11, 0.12]))
     assert not narrow.row("step_seconds").wide
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ...lab.intervals import TOO_FEW
+from ...lab.intervals import noise_text
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import DASH, brief_duration_text, bytes_text, percent_text
@@ -95,7 +95,7 @@ def interval_text(row: ComparisonRow) -> str:
     if row.low is None or row.high is None:
         return "–" if row.ratio is not None else ""
     if row.wide:
-        return row.too_few
+        return noise_text(row.low, row.high)
     if row.low < 0.095:
         return f"{row.low:.2g} – {row.high:.2g}"
     digits = 3 if row.high - row.low < 0.02 else 2 if row.high < 10 else 1 if row.high < 100 else 0
@@ -105,8 +105,8 @@ def interval_text(row: ComparisonRow) -> str:
 def spread_text(row: ComparisonRow) -> str:
     """Return the further end of the interval, such as ``"±3 %"``.
 
-    It is for where there is no room for both ends; it is "wide" where there are too few repeats,
-    and a dash where the spread is unknown.
+    It is for where there is no room for both ends; it is "wide" where the repeats differ too
+    much, and a dash where the spread is unknown.
     """
     if row.ratio is None:
         return ""
@@ -272,9 +272,7 @@ def closing_lines(comparison: Comparison) -> Iterable[Line]:
             ]
     repeats = next((row.basis for row in comparison.rows if "repeats" in row.basis), "")
     if repeats:
-        few = any(row.wide and row.basis == repeats for row in comparison.rows)
-        why = f": {TOO_FEW} for some of the intervals" if few else ""
-        yield [("95 % ", "muted"), (f"over {repeats}{why}", "text")]
+        yield [("95 % ", "muted"), (f"over {repeats}", "text")]
     for text in comparison.notes:
         if text in comparison.cut_short:
             continue  # that stands at the top

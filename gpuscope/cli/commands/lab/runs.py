@@ -15,7 +15,7 @@ from ....exit_status import ExitStatus
 from ....lab import tables
 from ....lab.compare import Comparison, compare
 from ....lab.comparison_row import ComparisonRow
-from ....lab.intervals import ratio_figures
+from ....lab.intervals import noise_text, ratio_figures
 from ....lab.ledger import Entry, RunLedger
 from ....lab.measures import MEASURES
 from ....lab.sweep import NoSuchSweep, SweepPlan, stored
@@ -318,7 +318,7 @@ def _ratio_cells(row: ComparisonRow) -> tuple[str, str]:
     if row.ratio is None:
         return DASH, DASH
     ratio, *ends = ratio_figures(row.ratio, row.low, row.high)
-    return f"{ratio} ×", row.too_few if row.wide else " … ".join(ends) or DASH
+    return f"{ratio} ×", noise_text(row.low, row.high) if row.wide else " … ".join(ends) or DASH
 
 
 def _heading(entries: Sequence[Entry]) -> str:
