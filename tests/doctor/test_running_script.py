@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from gpuscope.cli.commands.doctor import running_script, targets
+from gpuscope.doctor import report, table
 from tests.fakes.probe_client import wait_for
 
 FORKS = """
@@ -51,6 +52,9 @@ def test_a_script_that_runs_here_is_named_with_its_process_and_not_with_its_work
     assert [one.missing for one in found.abstained if "train.py runs" in one.missing] == [
         f"how train.py runs: pid {pid} runs it here now, which gpuscope doctor {pid} looks at"
     ]
+    *_, last = report.lines(report.finish(found, table.load()), 0, 200)
+    said = "Nothing wrong was found in the text of train.py alone. Exit code 0."
+    assert last == [(said, "muted")]
 
 
 def test_several_ranks_are_counted_and_another_script_of_this_name_is_not(start, tmp_path):

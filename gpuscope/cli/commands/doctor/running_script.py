@@ -20,7 +20,8 @@ from ....wire.clean import clean
 def report(path: Path, name: str, is_judged: bool) -> Report:
     """Return what the text of a script cannot tell, and how to see it.
 
-    Where it runs here now that is said in any case, else where the script is not ``is_judged``.
+    Where it runs here now that is said in any case, and that only its text was examined, else where
+    the script is not ``is_judged``.
     """
     pids = running(path)
     if not pids and is_judged:
@@ -30,7 +31,8 @@ def report(path: Path, name: str, is_judged: bool) -> Report:
         return Report(abstained=(once,))
     runs = f"pid {pids[0]} runs" if len(pids) == 1 else f"{count_text(len(pids), 'process')} run"
     figures = {"script": clean(path.name, 200), "runs": runs, "pid": pids[0]}
-    return Report(abstained=(WORDINGS.abstained("runs-here", **figures),))
+    text = f"the text of {name} alone"
+    return Report(abstained=(WORDINGS.abstained("runs-here", **figures),), examined=(text,))
 
 
 def running(path: Path) -> list[int]:

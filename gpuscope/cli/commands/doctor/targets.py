@@ -268,7 +268,8 @@ def _file(file: Any, path: Path, name: str, regular: bool, symptom: str) -> Repo
         if found.problems:
             return found
         here = "gpuscope.cli.commands.doctor.running_script:report"
-        return found + _ask(name, here, path, name, bool(found.findings))
+        runs = _ask(name, here, path, name, bool(found.findings))
+        return (replace(found, examined=()) if runs.examined else found) + runs
     if path.suffix == ".ipynb":
         stem = clean(path.stem, 100)
         raise CannotExamine(
