@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Optional, Set, Tuple
 
-from ..process.procfs import start_ticks, stat_of
+from ..process.procfs import start_ticks, still_runs
 from ..wire.frames import PROCESS_COLUMNS, HostDef, ProcDef, Reading, Unknown
 from .ticker import Beat
 from .worker import Doing, Worker, hung
@@ -222,10 +222,6 @@ class ProcessWorker(Worker):
 
 def _ending(definition: ProcDef, used_gpu: bool) -> str:
     """Return what became of a process that is not looked at any more."""
-    try:
-        stat = stat_of(definition.pid)
-    except (OSError, ValueError):
-        return "exited"
-    if definition.start is None or stat.start_ticks != definition.start or stat.has_ended:
+    if not still_runs(definition.pid, definition.start):
         return "exited"
     return "runs on, without a GPU" if used_gpu else "runs on, without a probe"

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 
-from ..process.procfs import stat_of
+from ..process.procfs import still_runs
 from ..wire import frames
 from . import containers, probe_sockets
 from .probe_link import MAX_REASON_CHARS, Answer, ProbeEntity, ProbeLink
@@ -490,12 +490,4 @@ def _exit_status(link: ProbeLink) -> Optional[int]:
 
 
 def _is_gone(link: ProbeLink) -> bool:
-    return link.pid is not None and (not _still_runs(link.pid, link.start))
-
-
-def _still_runs(pid: int, start: Optional[int]) -> bool:
-    try:
-        stat = stat_of(pid)
-    except (OSError, ValueError):
-        return False
-    return stat.start_ticks == start and not stat.has_ended
+    return link.pid is not None and not still_runs(link.pid, link.start)

@@ -138,6 +138,20 @@ def start_ticks(pid: int, root: str = "/") -> Optional[int]:
         return None
 
 
+def still_runs(pid: int, start: Optional[int], root: str = "/") -> bool:
+    """Return whether the process that started at ``start`` has not ended.
+
+    One that /proc hides from us (hidepid) is there, but it is another if we have seen the start.
+    """
+    try:
+        stat = stat_of(pid, root)
+    except PermissionError:
+        return start is None
+    except (OSError, ValueError):
+        return False
+    return stat.start_ticks == start and not stat.has_ended
+
+
 def status_values(status: bytes, key: bytes) -> List[int]:
     """Return the numbers of one line of /proc/PID/status; [] when there is no such line.
 

@@ -95,7 +95,7 @@ def test_how_a_process_ended_is_known_though_it_ends_during_a_look(sockets, monk
     with probe_process.start(sockets) as trainer:
         until(lambda: poll(probes)[0], 10.0)
     runs = iter([True])  # at the first question it is still there, and at the next ones not
-    monkeypatch.setattr(trainers, "_still_runs", lambda *_: next(runs, False))
+    monkeypatch.setattr(trainers, "still_runs", lambda *_: next(runs, False))
     until(lambda: poll(probes)[0] == [], 10.0)
     followed = probes.outliving
     assert trainer.pid in {*followed, *(pid for pid, _ in probes.exits)}

@@ -226,15 +226,9 @@ class _Local:
 
     @property
     def ended(self) -> bool:
-        from ...process.procfs import stat_of
+        from ...process.procfs import still_runs
 
-        try:
-            stat = stat_of(self.pid)
-        except PermissionError:
-            return False  # /proc hides other users' processes (hidepid), but this one exists
-        except (OSError, ValueError):
-            return True
-        return self._start is None or stat.start_ticks != self._start or stat.has_ended
+        return not still_runs(self.pid, self._start)
 
 
 class ProcessWait:
