@@ -494,6 +494,28 @@ def test_lanes_are_low_and_stand_above_an_axis_at_the_bottom(
     assert drawn[-1].rstrip().endswith("now"), "nothing is below the axis"
 
 
+@pytest.mark.parametrize("height", [6, 14], ids=["lanes that touch", "lanes apart"])
+@pytest.mark.parametrize("ascii_only", [False, True], ids=["unicode", "ascii"])
+def test_each_step_of_a_load_has_a_glyph_of_its_own_in_the_legend(
+    height: int, ascii_only: bool
+) -> None:
+    class Plain(OneStrip):
+        pass
+
+    Plain.ascii_only = ascii_only  # type: ignore[attr-defined]
+    past, drawn = History(tuple(map(float, range(61))), (95.0,) * 61), []
+
+    async def body(pilot: Pilot[None]) -> None:
+        strips = pilot.app.query_one(LoadStrips)
+        strips.show([Lane(f"GPU {n}", past) for n in range(4)], 60.0, 60.0)
+        await pilot.pause()
+        _, border = strips._legend_lines(80, height)
+        drawn.extend(part for part, token in border if token.startswith("load"))
+
+    run(Plain, body, 80, height)
+    assert len({part.strip()[:1] for part in drawn}) == 4, drawn
+
+
 @pytest.mark.parametrize("width", [60, 100, 180])
 def test_the_mean_of_a_lane_is_of_its_readings_however_wide_it_is_drawn(width: int) -> None:
     """The column in which the job begins holds a time before it as well."""

@@ -23,6 +23,7 @@ from gpuscope.tui.device import device_screen
 from gpuscope.tui.memory import tables
 from gpuscope.tui.overview import charts as overview_charts
 from gpuscope.tui.shared import host_trends
+from gpuscope.tui.terminal.filters import plain
 from gpuscope.tui.theme import Tokens
 from gpuscope.tui.time import rows as time_rows
 from tests.fakes import inside
@@ -200,6 +201,11 @@ def test_ascii_glyphs_are_ascii() -> None:
         text.isascii()
         for text in [*texts, *glyphs.patterns.values(), *(m + g for m, g in glyphs.lines)]
     )
+
+
+@pytest.mark.parametrize("sign", "■▶×≈≠≡✓✖ø±µ…–·")
+def test_a_sign_within_a_text_has_a_likeness_in_ascii(sign: str) -> None:
+    assert plain(sign) != "?"
 
 
 def test_every_theme_has_every_token() -> None:

@@ -142,7 +142,7 @@ class LoadStrips(TimedChart):
             above, border = legend_of(signs, cells), legend_of(loads, cells)
             if height < LEAST_ROWS or not is_whole(self._legend, (above, border)):
                 above, border = [], _brief_legend(signs, cells, elsewhere)
-        if self._shares(width, height).low:
+        if self._shares(width, height).low and self.tokens.glyphs.eighths:
             heights = dict(zip(self.tokens.glyphs.up[2::2], (1, 2, 4, LOW_EIGHTHS), strict=False))
             border = [
                 (self.tokens.glyphs.up[heights[text]], token) if token in LOADS else (text, token)
@@ -188,6 +188,8 @@ class LoadStrips(TimedChart):
             line = strip_of([(fit(self._empty, width, "centre"), "muted")], width, tokens)
             return [strip_of((), width, tokens)] * (max(height - 1, 0) // 2) + [line]
         axis, rows, over, blanks, low = self._shares(width, height)
+        # a letter is no lower than another, and does not touch the one above it
+        full = LOW_EIGHTHS if low and tokens.glyphs.eighths else rows * 8 - 1
         bins = Bins.ending(self._now, self._window, inner)
         courses = [
             (lane.label, binned(lane.history, bins, self._now, hold_last=not lane.alarm))
@@ -203,18 +205,17 @@ class LoadStrips(TimedChart):
             whole = mean_of([self._mean(lane) for lane in lanes if not lane.alarm])
             newest = mean_of([_newest(lane) for lane in lanes])
             of_all = _figures(newest, whole, tokens.glyphs)
-            out += _lane("mean", means, 1, names + 1, tokens.glyphs, of_all, most=LOW_EIGHTHS)
+            out += _lane("mean", means, 1, names + 1, tokens.glyphs, of_all, most=full)
             out += [[]] if over > 1 else []
         shown = list(zip(lanes, courses, blanks, strict=True))[: height - axis]
         for lane, (label, values), free in shown:
             out += [[]] * free
             begin = bins.count if lane.wasted_since is None else bins.index(lane.wasted_since)
-            most = LOW_EIGHTHS if low else rows * 8 - 1
             glyphs, figures = (
                 tokens.glyphs,
                 _figures(_newest(lane), self._mean(lane), tokens.glyphs),
             )
-            out += _lane(label, values, rows, names + 1, glyphs, figures, begin, lane.alarm, most)
+            out += _lane(label, values, rows, names + 1, glyphs, figures, begin, lane.alarm, full)
         out = [[]] * (height - axis - len(out)) + out
         if axis:
             out += time_axis(self._window, names, inner, self._clock)[2 - axis :]
