@@ -130,10 +130,9 @@ def _examined(target: str, name: str, redactor: DocumentRedactor) -> Chapter:
     """Return the chapter of what only the doctor can read: a log, a script, a folder."""
     found = _judged(target)
     if found.problems and not found.findings:
-        raise NoReport(
-            f"{name}: no report can be made of it.", " ".join(found.problems),
-            "gpuscope report --help    what it takes",
-        )  # fmt: skip
+        why, _, instead = " ".join(found.problems).partition(" Next: ")
+        instead = instead or "gpuscope report --help    what it takes"
+        raise NoReport(f"{name}: no report can be made of it.", why, instead)
     for one in found.exhibits:
         redactor.hide_hosts_of(one.document)
     return findings.of_report(found, name)

@@ -211,6 +211,11 @@ def without_first_line(lines: list[str]) -> list[str]:
     return [*lines[:first], "# measured by gpuscope\n", *rest]
 
 
+def _refusal(magic: str, word: str) -> str:
+    """Return what a magic takes, after the word that it does not take; help is what was asked."""
+    return USAGE if word in ("--help", "-h") else f"{magic} does not take {word}. {USAGE}"
+
+
 def live_seconds(line: str) -> float:
     """Return how long a look goes on, 0 for one look. Raises ValueError for other words."""
     words = line.split()
@@ -218,7 +223,7 @@ def live_seconds(line: str) -> float:
         return 0.0
     odd = words[:1] if words[0] != "--live" else words[2:]
     if odd:
-        raise ValueError(f"%gpuscope does not take {odd[0]}. {USAGE}")
+        raise ValueError(_refusal("%gpuscope", odd[0]))
     if len(words) == 1:
         return LIVE_SECONDS
     try:
@@ -235,5 +240,5 @@ def cell_options(line: str) -> cell.CellOptions:
     words = line.split()
     for word in words:
         if word not in ("--lines", "--keep-peak"):
-            raise ValueError(f"%%gpuscope does not take {word}. {USAGE}")
+            raise ValueError(_refusal("%%gpuscope", word))
     return cell.CellOptions("--lines" in words, "--keep-peak" in words)

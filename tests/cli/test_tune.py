@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -287,13 +288,16 @@ def test_the_reason_of_a_baseline_that_fails_is_printed_only_where_no_error_give
     lines = TrialLines(ProgressLine(out))
     failed = entry_of({"error": {"what": "There is no module nosuch", "why": ""}})
     search: Any = None  # no line needs it
+    told = SearchProgress(search, Trial(baseline, 0, "fused=on"), "fused=on")
+    assert told.purpose == "", "the label says it"
+    assert replace(told, label="amp=bf16 fused=on").purpose == "  (fused=on)"
     first = SearchProgress(search, Trial(baseline, 0, "the baseline"), "baseline")
     lines.show(first, failed)
     assert out.getvalue() == "", "the search may end with an error that gives the reason"
     lines.show(SearchProgress(search, Trial(baseline, 0, "less memory"), "amp=bf16"), failed)
     said = out.getvalue().splitlines()
     assert [line.count("There is no module nosuch") for line in said] == [1, 1]
-    assert "(the baseline)" in said[0]
+    assert "  baseline  " in said[0]
 
 
 @pytest.mark.parametrize(("words", "says"), [([], "again"), (["--new"], "without --new")])

@@ -223,6 +223,13 @@ def test_other_words_are_refused_by_name_and_with_the_usage(words, what):
         extension.live_seconds(words)
 
 
+def test_who_asks_for_help_gets_it_and_nothing_else():
+    for asked in ("--help", "-h"):
+        for words in (extension.live_seconds, extension.cell_options):
+            with pytest.raises(ValueError, match=r"^%gpuscope shows"):
+                words(asked)
+
+
 def test_the_words_of_the_magics():
     assert [extension.live_seconds(one) for one in ("", "--live", "--live 5")] == [0, 60, 5]
     assert extension.cell_options(" --lines --keep-peak") == cell.CellOptions(True, True)

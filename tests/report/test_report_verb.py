@@ -100,6 +100,7 @@ def test_a_document_of_the_doctor_is_a_chapter(capsys):
     [
         (b"", "it is empty"),
         (b"some text", "nothing about a PyTorch training"),
+        ((ROOT / "README.md").read_bytes(), "Next: gpuscope doctor on what the training printed"),
         (b'{"a": 1}', "no report can be made of this document"),
         (b'{"a": ', "it is no JSON document"),
         (b"[" * 100_000, "it is no JSON document"),
@@ -111,7 +112,7 @@ def test_what_is_no_result_is_refused(content, says, capsys):
     assert reported("odd")[0] == 3
     error = capsys.readouterr().err
     assert says in error
-    assert "Next: " in error
+    assert error.count("Next: ") == 1
     assert not Path("page.html").exists()
 
 

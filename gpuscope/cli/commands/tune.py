@@ -425,7 +425,7 @@ class TrialLines:
             outcome = (
                 f"{pace_text(pace)} samples/s" if isinstance(pace, (int, float)) else entry.failure
             )
-            ended = clean(f"{spent}  {progress.label}  {outcome}  ({trial.purpose})")
+            ended = clean(f"{spent}  {progress.label}  {outcome}{progress.purpose}")
             if self._first and entry.failure:
                 self._held_back = ended
             else:
@@ -436,7 +436,7 @@ class TrialLines:
             best = sum(row.status == "kept" for row in progress.search.rows)
             self._line.draw(
                 f"{spent}  run {progress.ran + progress.replayed + 1}  {best} kept  "
-                f"{progress.label}  step {progress.step}  ({trial.purpose})"
+                f"{progress.label}  step {progress.step}{progress.purpose}"
             )
 
     def close(self) -> None:

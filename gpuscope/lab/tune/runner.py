@@ -52,6 +52,12 @@ class SearchProgress:
     replayed: int = 0
     spent_seconds: float = 0.0
 
+    @property
+    def purpose(self) -> str:
+        """What the trial is for, behind its label; "" where the label says it."""
+        told = self.trial is None or self.trial.purpose in (self.label, f"the {self.label}")
+        return "" if self.trial is None or told else f"  ({self.trial.purpose})"
+
 
 def window_of(budget: float, goal: Goal = SPEED) -> float:
     """Return how many seconds of steps are timed in a trial of a search with this budget."""
