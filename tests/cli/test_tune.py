@@ -16,6 +16,7 @@ from gpuscope.cli import tune_offer
 from gpuscope.cli.commands import tune
 from gpuscope.cli.commands.tune import TrialLines
 from gpuscope.cli.progress_line import ProgressLine
+from gpuscope.cli.tune_result import print_result
 from gpuscope.exit_status import ExitStatus
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import Entry, RunLedger, entry_of
@@ -213,7 +214,7 @@ def test_the_result_says_how_much_faster_and_what_it_costs():
     found = Found(BASE, BEST, speed, rows)
     entries = [entry(BASE, 100.0, 60 << 30, 400.0), entry(BEST, 290.0, 74 << 30, 600.0)]
     result = SearchResult("tune-x", found, entries, 300.0, capacity=80 << 30, goal=Goal(hour=3.6))
-    sentence = "2.90 × [2.80, 3.00] as fast: amp=bf16 batch=16 accumulate=2 compile=default"
+    sentence = "Use amp=bf16 batch=16 accumulate=2 compile=default: 2.90 × [2.80, 3.00] as fast as"
     assert result.sentence().startswith(sentence)
     assert "6 GiB to spare" in result.sentence() or "6.00 GiB to spare" in result.sentence()
     cost = result.costs(BEST)
@@ -281,6 +282,7 @@ def test_a_candidate_that_seems_slower_is_not_said_to_make_no_difference():
     found = Found(BASE, BASE, None, [CandidateRow(BASE, {}, "baseline"), row])
     last = SearchResult("tune-x", found, [], 30.0).table()[-1]
     assert last[-2:] == ["0.12 ×", "no clear gain"]
+    assert SearchResult("tune-x", found, [], 30.0).table()[1][-1] == "keep it"
 
 
 def test_the_reason_of_a_baseline_that_fails_is_printed_only_where_no_error_gives_it():
@@ -307,3 +309,23 @@ def test_what_continues_a_search_that_was_stopped(words, says, monkeypatch, tmp_
     monkeypatch.setattr(tune.SearchRunner, "run", lambda *_: stopped)
     assert cli.main(["tune", "mlp-tiny", *words]) == ExitStatus.PROBLEMS
     assert f"Next: the same command {says} continues here" in capsys.readouterr().err
+
+
+def test_runs_that_differ_much_are_told_with_their_ends_and_what_that_means(capsys):
+    noisy = [entry(BASE, rate, 8 << 30) for rate in (107.0, 416.0)] + [entry(BEST, 486.0, 8 << 30)]
+    row = CandidateRow(BEST, {"amp": "bf16"}, "no_difference", Speed(2.0, 0.1, 40.0, "1 run"), BASE)
+    row.reason = "run again beside the baseline, it was not certainly faster"
+    found = Found(BASE, BASE, None, [CandidateRow(BASE, {}, "baseline"), row])
+    result = SearchResult("tune-x", found, noisy, 30.0)
+    head, base, best = result.table()
+    assert base[1:3] == ["2", "211 (107–416)"]
+    assert best[1:3] == ["1", "486"]
+    assert (head[-2], best[-2]) == ("over baseline", "not clear")
+    assert "from 107 to 416 samples/s: the machine does other work" in result.remarks()[0]
+    print_result(result, "")
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 120
+    assert "amp=bf16" in said.split("no clear gain")[1], "why stands below the table"
+    calm = SearchResult("tune-x", found, [entry(BASE, rate, 0) for rate in (99.0, 100.0)], 30.0)
+    assert calm.table()[1][2] == "99.5", "what repeats always differ by is not told"
+    assert not any("other work" in one for one in calm.remarks())

@@ -105,7 +105,7 @@ def test_it_finds_the_faster_batch_proves_it_and_continues_after_a_kill(
     spent, goal = second.spent_seconds, Goal(hour=2.0)
     result = SearchResult(job.group, outcome.found, entries[::-1], spent, goal=goal)
     document = json.loads(json.dumps(result.document(), allow_nan=False))
-    assert "as fast: batch=32 accumulate=1" in document["sentence"]
+    assert "Use batch=32 accumulate=1" in document["sentence"]
     assert [switch["name"] for switch in document["switches"]] == ["batch+accumulate"]
     assert document["best"]["cost"]["money"] < document["baseline"]["cost"]["money"]
     assert abs(document["loss"]["excess"]) < 0.01

@@ -82,7 +82,7 @@ async def test_a_search_is_followed_and_its_best_is_taken(events, monkeypatch, s
         await pilot.press("l")
         await until(pilot, "20 min 00 s")
         await pilot.press("enter")
-        shown = await until(pilot, "as fast: ", "kept", "To paste", "torch.autocast(")
+        shown = await until(pilot, "Use amp=bf16 ", "the best", "To paste", "torch.autocast(")
         assert 'torch.autocast("cpu"' not in shown
         assert "does not fit" in shown or size == (80, 24)
         assert "t Take" in shown

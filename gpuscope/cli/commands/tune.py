@@ -39,6 +39,7 @@ from .. import args as types
 from .. import output
 from ..args import flag, option
 from ..progress_line import ProgressLine
+from ..tune_result import print_result
 from .lab import devices as lab_devices
 
 BUDGET_SECONDS = 600.0
@@ -237,7 +238,7 @@ def run(args: argparse.Namespace) -> int:
     if args.events:
         write_event("end", document=result.document())
     else:
-        _print(result, args)
+        _show_result(result, args)
     early = bool(outcome.found.stopped)
     return ExitStatus.OK if result.changed and not early else ExitStatus.WARNINGS
 
@@ -382,8 +383,8 @@ def _announce(job: SearchJob, goal: Goal, model: str, budget: float, known: int)
         )
     else:
         print(
-            f"{job.group}: {what}, at most {duration_text(budget)}, each training in a process of "
-            "its own. Ctrl-C stops it; nothing that was measured is lost.",
+            f"{job.group}: {what}, at most {duration_text(budget)}.\n"
+            "Each training has a process of its own. Ctrl-C stops; what was measured is kept.",
             file=sys.stderr,
         )
 
@@ -484,22 +485,10 @@ def write_event(kind: str, **values: object) -> None:
     print(json.dumps({"event": kind, **values}, allow_nan=False), flush=True)
 
 
-def _print(result: SearchResult, args: argparse.Namespace) -> None:
+def _show_result(result: SearchResult, args: argparse.Namespace) -> None:
     if args.json:
         print(output.dump(result.document()))
         return
-    print(clean_lines(result.sentence()))
-    print()
-    rows = result.table()
-    print(*output.table(rows, right=range(1, len(rows[0]) - 2)), sep="\n")
-    if result.found.switches:
-        print()
-        print(*output.table(result.switches()), sep="\n")
-    if result.changed:
-        print("\nTo paste into a training:")
-        print(*(f"  {line}" for line in result.lines()), sep="\n")
-        kept = (f"{name}={shlex.quote(os.environ[name])} " for name in OPTIONS if args.hf_config
-                and name in os.environ)  # fmt: skip
-        print(f"Or in the Lab:  {''.join(kept)}{result.found.best.command()}")
-    print()
-    print(*result.remarks(), sep="\n")
+    kept = (f"{name}={shlex.quote(os.environ[name])} " for name in OPTIONS if args.hf_config
+            and name in os.environ)  # fmt: skip
+    print_result(result, "".join(kept))

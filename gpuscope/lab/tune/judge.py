@@ -46,6 +46,10 @@ OTHER_SAMPLES = (
     "other samples"
 )
 
+NOT_CLEAR = "not clear"
+"""Stands for a ratio whose interval reaches from much slower to much faster."""
+NOISY = 1.5
+"""Runs of one configuration that differ by this factor are of a machine that does other things."""
 Decision = Literal["faster", "slower", "alike", "unclear"]
 
 
@@ -71,8 +75,19 @@ class Speed:
         """The ratio with its interval."""
         return intervals.ratio_text(self.ratio, self.low, self.high)
 
+    @property
+    def brief(self) -> str:
+        """The same for a table, where a few words after it say the result."""
+        return brief_text(self.ratio, self.low, self.high)
+
     def to_mapping(self) -> dict[str, object]:
         return {"ratio": self.ratio, "low": self.low, "high": self.high, "basis": self.basis}
+
+
+def brief_text(ratio: float | None, low: float | None, high: float | None) -> str:
+    """Return a ratio with its interval, or that a wide one says nothing."""
+    wide = intervals.is_wide(ratio, low, high)
+    return NOT_CLEAR if wide else intervals.ratio_text(ratio, low, high)
 
 
 def speed(a: Sequence[Entry], b: Sequence[Entry]) -> Speed | None:
@@ -261,6 +276,12 @@ def _mean_between(curve: Curve, begin: float, end: float) -> float | None:
         return inside[0][1] if inside else None
     area = sum((x1 - x0) * (y0 + y1) / 2 for (x0, y0), (x1, y1) in itertools.pairwise(inside))
     return area / (inside[-1][0] - inside[0][0])
+
+
+def spread(entries: Sequence[Entry], key: str) -> tuple[float, float] | None:
+    """Return the lowest and the highest figure of several runs; None of fewer than two."""
+    found = [value for one in entries if (value := number(one.document.get(key))) is not None]
+    return (min(found), max(found)) if len(found) > 1 else None
 
 
 def figure(entries: Sequence[Entry], key: str) -> float | None:

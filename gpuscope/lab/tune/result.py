@@ -26,9 +26,10 @@ from ..sweep import cell_key
 from ..tables import figure
 from ..toggles import BY_NAME
 from . import judge, paste
-from .findings import NEEDED, STATUS, TOO_SHORT, CandidateRow, Found, Switch, label_of
+from .findings import BASELINE, NEEDED, STATUS, TOO_SHORT, CandidateRow, Found, Switch, label_of
 from .goal import JOULES_IN_KWH, SPEED, WATTS, Goal
 
+RATE = "samples_per_second"
 COST_SAMPLES = 1_000_000
 """Samples that a price and an energy are given for, unless the user names another number."""
 
@@ -78,7 +79,8 @@ class SearchResult:
                 f"The baseline does not run ({found.baseline_failure}). This does: "
                 f"{self.label(found.best)}{spare}."
             )
-        return f"{found.speed.text} {self.goal.times}: {self.label(found.best)}{spare}."
+        gain = f"{found.speed.text} {self.goal.times} as the baseline"
+        return f"Use {self.label(found.best)}: {gain}{spare}."
 
     def _nothing_faster(self) -> str:
         rows = [row for row in self.found.rows if row.status != "baseline"]
@@ -129,7 +131,7 @@ class SearchResult:
     def costs(self, config: LabConfig) -> dict[str, float | None]:
         """Return seconds, money and energy (joules) for ``samples`` samples; None if unknown."""
         runs = self.runs(config)
-        rate, watts = judge.figure(runs, "samples_per_second"), judge.figure(runs, WATTS)
+        rate, watts = judge.figure(runs, RATE), judge.figure(runs, WATTS)
         seconds = self.samples / rate if rate else None
         a_second = self.goal.money_of_second(watts)
         return {
@@ -212,25 +214,43 @@ class SearchResult:
 
     def table(self) -> list[list[str]]:
         """Return the rows of the candidates with a heading, for a table of text."""
-        rows = [["configuration", "samples/s", "warm-up", "reserved", "against the best then", ""]]
+        than = "the best before" if self._climbed else BASELINE
+        heading = ["settings", "runs", "samples/s", "warm-up", "reserved", f"over {than}", "result"]
+        rows = [heading]
         for row in self.found.rows:
             runs = self.runs(row.config)
             figures = [
                 figure(key, judge.figure(runs, key))
-                for key in ("samples_per_second", "warmup_seconds", "peak_reserved_bytes")
+                for key in ("warmup_seconds", "peak_reserved_bytes")
             ]
-            untold = row.reason and row.reason != TOO_SHORT  # the sentence has that
-            status = self.goal.worse if row.status == "slower" else STATUS[row.status]
-            status += f": {row.reason}" if untold else ""
-            speed = row.speed.text if row.speed else DASH
-            rows.append([self.label(row.config), *figures, speed, status])
-        if all(row[3] == DASH for row in rows[1:]):
-            rows = [[*row[:3], *row[4:]] for row in rows]
+            speed = row.speed.brief if row.speed else DASH
+            label, count = self.label(row.config), str(len(runs) or DASH)
+            rows.append([label, count, _pace(runs), *figures, speed, self._result(row)])
+        if all(row[4] == DASH for row in rows[1:]):
+            rows = [[*row[:4], *row[5:]] for row in rows]
         if self.goal.by_cost:
             costs = [self._cost_text(row.config) for row in self.found.rows]
             columns = zip(rows, [self._cost_heading(), *costs], strict=True)
-            rows = [[*row[:2], cost, *row[2:]] for row, cost in columns]
+            rows = [[*row[:3], cost, *row[3:]] for row, cost in columns]
         return rows
+
+    @property
+    def _climbed(self) -> bool:
+        """Whether a candidate was compared with another one, and not with the baseline."""
+        return any(row.against not in (None, self.found.baseline) for row in self.found.rows)
+
+    def _result(self, row: CandidateRow) -> str:
+        """Return the result of a candidate in a word or two; a reason stands below the table."""
+        if row.config == self.found.best:
+            return "keep it" if row.status == "baseline" else "the best"
+        if row.status == "baseline":
+            return DASH
+        return self.goal.worse if row.status == "slower" else STATUS[row.status]
+
+    def reasons(self) -> list[str]:
+        """Return why candidates have their results, a line for each that a word does not tell."""
+        told = (row for row in self.found.rows if row.reason and row.reason != TOO_SHORT)
+        return [f"{self.label(row.config)}: {row.reason}." for row in told]
 
     def _cost_heading(self) -> str:
         million, rest = divmod(self.samples, 1_000_000)
@@ -255,13 +275,26 @@ class SearchResult:
             )
         return rows
 
+    def _noise(self) -> str:
+        """Say how much the runs of one configuration differ, where that hides a gain."""
+        spreads = [judge.spread(self.runs(row.config), RATE) for row in self.found.rows]
+        ends = max(filter(None, spreads), key=lambda ends: ends[1] / ends[0], default=None)
+        if ends is None or ends[0] <= 0 or ends[1] < judge.NOISY * ends[0]:
+            return ""
+        lost = "" if self.changed else ", which hides a gain that is smaller"
+        return (
+            f"Runs with the same settings differ, from {pace_text(ends[0])} to "
+            f"{pace_text(ends[1])} samples/s: the machine does other work as well{lost}. "
+            "Search again when it is idle."
+        )
+
     def remarks(self) -> list[str]:
         """Return what else is to be known of the result, in sentences."""
-        found: list[str] = []
+        found = [noise] if (noise := self._noise()) else []
         if self.changed:
             steps, _ = self.pays_back_steps()
             sides = self.runs(self.found.baseline), self.runs(self.found.best)
-            before, after = (judge.figure(side, "samples_per_second") for side in sides)
+            before, after = (judge.figure(side, RATE) for side in sides)
             if self.goal.by_cost and before and after:
                 found.append(
                     f"It trains {pace_text(after)} samples/s instead of {pace_text(before)}."
@@ -270,10 +303,11 @@ class SearchResult:
                 found.append(f"Compiling takes longer at first: it pays off after {steps:,} steps.")
             loss = self.found.loss
             if loss is not None and loss.excess is not None:
-                found.append(
-                    f"After {loss.at:,.0f} {loss.unit} with the same seed its loss is "
-                    f"{abs(loss.excess):.2%} {'higher' if loss.excess > 0 else 'lower'}."
-                )
+                share = f"{abs(loss.excess) * 100:.2f} %"
+                side = f"{share} {'higher' if loss.excess > 0 else 'lower'}"
+                same = "the same" if share == "0.00 %" else side
+                when = f"After {loss.at:,.0f} {loss.unit} with the same seed"
+                found.append(f"{when} its loss is {same}.")
             elif loss is not None:
                 found.append(f"Its loss was not compared: {loss.reason}.")
         found += self._cost_remarks()
@@ -283,7 +317,7 @@ class SearchResult:
             found.append(f"The search ended early: {self.found.stopped}.")
         runs, took = count_text(len(self.entries), "run"), age_text(max(1.0, self.seconds))
         shows = f"gpuscope lab runs show {self.group}"
-        found.append(f"{runs} in {took}, in the ledger as {self.group} ({shows}).")
+        found.append(f"{runs} in {took}, all in the ledger ({shows}).")
         return found
 
     def _cost_remarks(self) -> list[str]:
@@ -302,6 +336,14 @@ class SearchResult:
             energy = f"{after['joules'] / JOULES_IN_KWH:,.3g} kWh"
             found.append(f"{self.samples:,} samples take {energy}{was} on the GPU.")
         return found
+
+
+def _pace(runs: Sequence[Entry]) -> str:
+    """Return the mean speed of runs, and from which to which they differ: ``189 (107–416)``."""
+    middle, ends = figure(RATE, judge.figure(runs, RATE)), judge.spread(runs, RATE)
+    if ends is None or ends[1] < (1 + judge.CLEAR) * ends[0]:
+        return middle
+    return f"{middle} ({pace_text(ends[0])}–{pace_text(ends[1])})"
 
 
 def text_of(name: str, value: object) -> str:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...lab.intervals import ratio_text
 from ...lab.tune.findings import BASELINE, NEEDED, STATUS, TOO_SHORT
+from ...lab.tune.judge import brief_text
 from ...lab.tune.result import text_of
 from ...text import styled
 from ...text.numbers import number
 from ...text.styled import Line, Piece
 from ...text.units import brief_duration_text, duration_text, percent_text, window_text
+from ...text.width import cells as text_cells
 from ..shell.keymap import key_of
+from ..theme import Glyphs
 from ..widgets.bars import Meter
 from ..widgets.table import Cell, Column, TableRow
 from .compare import value_text
@@ -24,7 +28,7 @@ COLUMNS = (
     Column("label", "CONFIGURATION", 18, flex=4, most=44),
     Column("pace", "SAMPLES/S", 9, align="right"),
     Column("bar", "", 10, flex=1, most=30, priority=6),
-    Column("speed", "AGAINST THE BEST", 22, priority=2),
+    Column("speed", "SPEED-UP", 9, flex=1, most=22, priority=2),
     Column("reserved", "RESERVED", 9, align="right", priority=3),
     Column("warm_up", "WARM-UP", 8, align="right", priority=4),
     Column("loss", "LOSS", 7, align="right", priority=5),
@@ -175,6 +179,23 @@ def speed_text(speed: Mapping[str, Any]) -> str:
     return ratio_text(*(number(speed.get(name)) for name in ("ratio", "low", "high")))
 
 
+@dataclass(frozen=True, slots=True)
+class SpeedUp:
+    """How many times as fast, without the interval where the column is narrow."""
+
+    full: str
+    brief: str
+
+    @classmethod
+    def of(cls, speed: Mapping[str, Any]) -> SpeedUp:
+        ratio, low, high = (number(speed.get(name)) for name in ("ratio", "low", "high"))
+        full = brief_text(ratio, low, high)
+        return cls(full, full.partition(" [")[0])
+
+    def draw(self, width: int, glyphs: Glyphs) -> Line:
+        return [(self.full if text_cells(self.full) <= width else self.brief, "text")]
+
+
 def rows_of(candidates: Sequence[Mapping[str, Any]], best: str) -> list[TableRow]:
     """Return a row for each candidate; ``best`` is the label of the best so far."""
     rows, kept = [], BASELINE
@@ -204,7 +225,7 @@ def step_text(label: str, kept: str) -> str:
 
 
 def _row(place: int, row: Mapping[str, Any], best: str, kept: str, fastest: float) -> TableRow:
-    word, token = _status(row)
+    word, token = _status(row, str(row.get("label")) == best)
     label, speed, reason = str(row.get("label")), row.get("speed"), str(row.get("reason") or "")
     if reason == TOO_SHORT:
         reason = ""  # the result says it once
@@ -218,7 +239,7 @@ def _row(place: int, row: Mapping[str, Any], best: str, kept: str, fastest: floa
             "label": [(step_text(label, kept), "title" if label == best else "text")],
             "pace": _value(pace, "samples/s"),
             "bar": Meter(100 * pace / fastest, "ok" if known else "muted") if pace else "",
-            "speed": [(speed_text(speed), "text")] if isinstance(speed, dict) else "",
+            "speed": SpeedUp.of(speed) if isinstance(speed, dict) else "",
             "reserved": _value(row.get("peak_reserved_bytes"), "bytes"),
             "warm_up": DASH if warm_up is None else [(brief_duration_text(warm_up), "text")],
             "loss": [] if excess is None else [(f"{excess * 100:+.1f} %", "muted")],
@@ -264,9 +285,10 @@ def _value(value: object, unit: str) -> list[Piece]:
     return DASH if known is None else [(value_text(known, unit), "text")]
 
 
-def _status(row: Mapping[str, Any]) -> Piece:
+def _status(row: Mapping[str, Any], best: bool = False) -> Piece:
     status = str(row.get("status"))
-    return STATUS.get(status, ""), TOKENS.get(status, "muted")
+    word = "the best" if best and status == "kept" else STATUS.get(status, "")
+    return word, TOKENS.get(status, "muted")
 
 
 # ── all candidates side by side ──
