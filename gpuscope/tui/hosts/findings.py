@@ -17,10 +17,10 @@ from ..shell.keymap import key_of
 from ..theme import Tokens
 from .rows import AWAY, LINK_TOKENS, mark_of, next_try
 from .runs import job_line
-from .summary import HostSummary, Missing, Word
+from .summary import Grade, HostSummary, Missing, Word
 
 if TYPE_CHECKING:
-    from ...doctor.finding import Fix
+    from ...doctor.finding import Finding, Fix
     from .watch import Told
 
 NOTHING_TOLD: Mapping[Word, Told] = MappingProxyType({})
@@ -94,7 +94,12 @@ def _place_of_firsts(
 
 
 def key_of_word(word: Word, told: Mapping[Word, Told]) -> str:
-    """Return a key that stays while the figures in the words for a finding change."""
+    """Return a key that stays while the figures in the words for a finding change.
+
+    It is "" for why a host is away, of which the Doctor has nothing.
+    """
+    if word.grade in (Grade.UNREACHABLE, Grade.STALE):
+        return ""
     known = told.get(word)
     if known is None:
         return f"{word.key} {_FIGURES.sub('', word.text)}"
@@ -153,3 +158,9 @@ def missing_lines(one: HostSummary, missing: Missing, cells: int) -> list[Line]:
     if one.answered:
         first.append((" · the figures are from before", "muted"))
     return styled.hang([("  ", "text")], first, cells)
+
+
+def says_the_same(one: Finding, other: Finding) -> bool:
+    """Return whether two findings say the same of the same processes, at another moment."""
+    alike = (one.pitfall, one.cause) == (other.pitfall, other.cause)
+    return alike and (one.where == other.where or not set(one.pids).isdisjoint(other.pids))

@@ -22,6 +22,8 @@ SORTS = {
     "pace": "slowest step first",
 }
 """The ways to sort hosts, in words."""
+AGES = (2, 5, 10, 30, 60)
+"""The seconds that are named as the age of readings, so that the words seldom change."""
 BETTER_SECONDS = 10.0
 """How long a host keeps its place after it got better: readings near a threshold flicker."""
 ANEW_SECONDS = 5.0
@@ -106,6 +108,17 @@ def _of_load(one: HostSummary) -> tuple[bool, float]:
     return _unknown_last(
         None if one.utilization_percent is None else round(one.utilization_percent / 5)
     )
+
+
+def title_of(shown: int, count: int, passed: str, sort: str, age: float | None) -> str:
+    """Return the title of a list of hosts: how many are shown, how sorted, and how old at most.
+
+    ``passed`` says which are shown, and ``age`` is the age of the oldest reading, None if unknown.
+    """
+    of = f"{shown} of {count}" if shown != count else f"{count}"
+    bound = next((most for most in AGES if age is not None and age <= most), None)
+    old = f" · last reading of each within {bound} s" if bound else ""
+    return f"Hosts ({of}{passed}), {SORTS[sort]}{old}"
 
 
 def sorts_of(summaries: Sequence[HostSummary]) -> list[str]:

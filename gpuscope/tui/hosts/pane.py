@@ -20,15 +20,16 @@ from ..background.finding_history import group_cases
 from ..charts.load_strips import LoadStrips
 from ..overview.finding_list import FindingList, go_to_finding
 from ..overview.panel_rows import WIDE
+from ..shared.host_text import host_lines
 from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable, TableRow
 from ..widgets.text import Lines
-from .findings import Found, calm_lines, finding_lines, key_of_word
+from .findings import Found, calm_lines, finding_lines, key_of_word, says_the_same
 from .lower import HostCharts
-from .order import SORTS
+from .order import SORTS, title_of
 from .room import CHART_ROWS, FRAME, Room, least_device_rows, most_device_rows, room_below
 from .rows import (
     WIDE_COLUMNS,
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
     from .summary import HostSummary
 
 TINY_ROWS, ROOMY_ROWS = 20, 32
-AGES = (2, 5, 10, 30, 60)
-"""The seconds that are named as the age of readings, so that the words seldom change."""
 LEAST_FOUND_ROWS = 3
 """The rows for what is wrong with a host where they have no frame."""
 LOAD_FRAME, LEAST_LOAD_ROWS = 4, 6
@@ -189,15 +188,11 @@ class FleetPane(Pane):
 
     def _name_hosts(self, shown: int) -> None:
         """Say how many hosts there are, in which order, and how old what they say is."""
-        fleet, mine = self._fleet, self.session.state.mine
-        count = len(fleet.all)
-        of = f"{shown} of {count}" if shown != count else f"{count}"
-        passed = f" with {self.session.fleet_filter!r}" if self.session.fleet_filter else ""
-        passed += " with a job of yours" if mine else ""
-        age = fleet.oldest_seconds() if self.session.paused_seconds is None else None
-        bound = next((most for most in AGES if age is not None and age <= most), None)
-        old = f" · last reading of each within {bound} s" if bound else ""
-        set_title(self._hosts, f"Hosts ({of}{passed}), {SORTS[fleet.sort]}{old}")
+        fleet, session = self._fleet, self.session
+        age = fleet.oldest_seconds() if session.paused_seconds is None else None
+        passed = f" with {session.fleet_filter!r}" if session.fleet_filter else ""
+        passed += " with a job of yours" if session.state.mine else ""
+        set_title(self._hosts, title_of(shown, len(fleet.all), passed, fleet.sort, age))
 
     def _row(self, one: HostSummary, room: int = 0) -> TableRow:
         """Return the line of a host; the one before where nothing of it changed.
@@ -232,24 +227,36 @@ class FleetPane(Pane):
         needed = max((len(self._lines_of(each)) for each in self._shown.values()), default=0)
         calm = least and not devices and not frame  # nothing else stands here
         rows = most if calm else min(most, max(needed, 0 if frame else least))
-        if one is not None and len(lines) < rows and not (frame and lines and one.answered):
-            lines += calm_lines(one, self._hosts.tokens)
         shown = rows > 0 and (bool(needed) or not frame)
         if not shown and self._found.has_focus:
             self.focus_on(self._hosts)
         self._found.display = shown
+        self._show_devices(rows + frame if shown else 0)
         if shown and one is not None:
-            self._name_findings(one)
+            if len(lines) < rows and not (frame and lines and one.answered):
+                lines += self._calm_lines(one, rows - len(lines))
             if len(lines) > rows and rows and lines[rows - 1][0] == lines[rows][0]:
                 lines[rows - 1][1].append((f" {self._hosts.tokens.glyphs.ellipsis}", "muted"))
             lines = lines[:rows]
             self._found.show_findings([*lines, *([("", [])] * (rows - len(lines)))])
-        self._show_devices(rows + frame if shown else 0)
+            self._name_findings(one)
+
+    def _calm_lines(self, one: HostSummary, rows: int) -> list[Found]:
+        """Return what ``rows`` have room for besides what is wrong with a host."""
+        if self._unread.display:
+            return []  # it has what the host needs
+        lines, host = calm_lines(one, self._hosts.tokens), self._fleet.host(one.key)
+        if host is not None and one.answered:
+            past, cells = self._fleet.history_of(host), self._terminal[0] - 8
+            load = host_lines(host, past, cells, self._hosts.tokens.glyphs)
+            if len(lines) + len(load) < rows:
+                lines += [("", []), *(("", [("  ", "text"), *line]) for line in load)]
+        return lines
 
     def _name_findings(self, one: HostSummary) -> None:
         count = sum(word.grade < Grade.IDLE for word in one.words)
         there = "" if self._found.has_focus else f"{key_of('next_pane')}, "
-        opens = f" · {there}{key_of('open')}: the finding in full"
+        opens = f" · {there}{key_of('open')}: the finding in full" if self._found.current else ""
         title = f"Wrong on {one.name} ({count}){opens}" if count else f"{one.name}: no trouble"
         set_title(self._found, title)
 
@@ -312,8 +319,7 @@ class FleetPane(Pane):
         part = f", {shown} of {len(rows)}" if shown < len(rows) else ""
         current = host.link.state in ("live", "replay")
         seen = "" if current else ", as last seen"
-        more = ", and of the next hosts" if room.several else ""
-        of = f" of {host.name}{seen}{more}{part}"
+        of = f" of {host.name}{seen}{', and of the next hosts' * room.several}{part}"
         set_title(self._devices, f"GPUs{' of all hosts' if whole else of}")
         self._devices.show_empty(WAITING if current else "none known")
         self._devices.styles.height = room.devices
@@ -389,15 +395,17 @@ class FleetPane(Pane):
         one = self._shown.get(host.key)
         if one is None:
             return []
-        told, here = self._fleet.told(one), self._found.current
-        chosen = [
-            known.finding
-            for word in one.words
-            if (known := told.get(word)) is not None and key_of_word(word, told) == here
-        ]
-        found = list(dict.fromkeys((*chosen, *self._fleet.findings(host.key))))
+        chosen = self._finding(one, self._found.current)
+        found = list(dict.fromkeys(filter(None, (chosen, *self._fleet.findings(host.key)))))
         past, tokens = self.session.history, self._hosts.tokens
         return brief_lines(host, one, found, past, tokens, cells, rows)
+
+    def _finding(self, one: HostSummary, key: str) -> Finding | None:
+        """Return the finding with this key, None where the Doctor has none behind the words."""
+        told = self._fleet.told(one)
+        return next(
+            (told[word].finding for word in told if key and key_of_word(word, told) == key), None
+        )
 
     # ── room ──
 
@@ -423,7 +431,7 @@ class FleetPane(Pane):
         """Go from the hosts to what is wrong with one of them, and back."""
         here = self._found.has_focus
         if not here and not (self._found.display and self._found.current):
-            self.session.notices.hint("nothing is wrong with this host: there is no other list")
+            self.session.notices.hint("this host has no finding to go to")
             return
         self._in_findings = not here
         self.take_focus()
@@ -441,12 +449,15 @@ class FleetPane(Pane):
         if one is None:
             return
         self._follows, self._in_findings = False, True
-        told = self._fleet.told(one)
-        known = (told.get(word) for word in one.words if key_of_word(word, told) == event.key)
-        finding = next((each.finding for each in known if each is not None), None)
+        finding = self._finding(one, event.key)
         cases = group_cases(self.session.doctor.cases)
         key = next(
-            (group.key for group in cases if finding and _is_of(group.first.finding, finding)), ""
+            (
+                group.key
+                for group in cases
+                if finding and says_the_same(group.first.finding, finding)
+            ),
+            "",
         )
         await go_to_finding(self, key)
 
@@ -494,9 +505,3 @@ class FleetPane(Pane):
         if wanted:
             fleet.sort = wanted if wanted != fleet.sort else "worst"
             self.do_sort(0)
-
-
-def _is_of(one: Finding, other: Finding) -> bool:
-    """Return whether two findings say the same of the same processes, at another moment."""
-    alike = (one.pitfall, one.cause) == (other.pitfall, other.cause)
-    return alike and (one.where == other.where or not set(one.pids).isdisjoint(other.pids))

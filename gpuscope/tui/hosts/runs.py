@@ -168,14 +168,21 @@ def row_of(one: Joined, glyphs: Glyphs) -> TableRow:
 
 def job_line(run: HostJob, glyphs: Glyphs) -> Line:
     """Return a job of one host in a line: its state, and how it trains."""
-    facts = [count_text(run.gpus, "GPU")] if run.gpus else []
-    facts += [f"step {run.step:,.0f}"] if run.step is not None else []
-    facts += [f"{brief_duration_text(run.pace)} a step"] if run.pace is not None else []
-    facts += [f"input {percent_text(run.input, whole=True)}"] if run.input is not None else []
-    facts += [f"{brief_left_text(run.eta)} left"] if run.eta is not None else []
-    out = [*_state((("", run),), glyphs), (f"  {run.title}", "title" if run.mine else "text")]
-    out += [(" · ".join(["", *facts]), "muted")]
-    return [*out, (" · loss ", "muted"), run.loss] if run.loss is not None else out
+    facts: list[Line] = [[(run.title, "title" if run.mine else "text")]]
+    if run.step is not None:
+        facts.append([(f"step {run.step:,.0f}", "muted")])
+    if run.pace is not None:
+        facts.append([(f"{brief_duration_text(run.pace)} a step", "muted")])
+    if run.loss is not None:
+        facts.append([("loss ", "muted"), run.loss])
+    if run.eta is not None:
+        facts.append([(f"{brief_left_text(run.eta)} left", "muted")])
+    if run.gpus:
+        facts.append([(count_text(run.gpus, "GPU"), "muted")])
+    if run.input is not None:
+        facts.append([(f"input {percent_text(run.input, whole=True)}", "muted")])
+    state = _state((("", run),), glyphs)
+    return [*state, ("  ", "text"), *styled.join(facts, " · ", "faint")]
 
 
 def _worst_loss(runs: Sequence[HostJob]) -> Piece | None:
