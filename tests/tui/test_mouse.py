@@ -76,7 +76,7 @@ async def test_headings_of_the_fleet():
         screen = await until(pilot, "HOST▾", "hosts sorted by name")
         assert lines_of(app) == sorted(SIX)
         await pilot.click(offset=place_of(screen, "HOST▾"))
-        await until(pilot, "WORST▾", "hosts sorted by worst first", absent="HOST▾")
+        await until(pilot, "STATE▾", "hosts sorted worst first", absent="HOST▾")
         assert lines_of(app) != sorted(SIX)
 
 
