@@ -15,6 +15,7 @@ from ...text.numbers import number
 from ...text.styled import Line, Piece
 from ...text.units import brief_duration_text, duration_text, percent_text, window_text
 from ...text.width import cells as text_cells
+from ..cells import fit
 from ..shell.keymap import key_of
 from ..theme import Glyphs
 from ..widgets.bars import Meter
@@ -28,7 +29,7 @@ COLUMNS = (
     Column("label", "CONFIGURATION", 18, flex=4, most=44),
     Column("pace", "SAMPLES/S", 9, align="right"),
     Column("bar", "", 10, flex=1, most=30, priority=6),
-    Column("speed", "SPEED-UP", 9, flex=1, most=22, priority=2),
+    Column("speed", "SPEED-UP", 9, flex=6, most=22, priority=2),
     Column("reserved", "RESERVED", 9, align="right", priority=3),
     Column("warm_up", "WARM-UP", 8, align="right", priority=4),
     Column("loss", "LOSS", 7, align="right", priority=5),
@@ -163,15 +164,21 @@ def _figures(document: Mapping[str, Any]) -> Iterable[Line]:
 
 
 def gain_lines(document: Mapping[str, Any]) -> Iterable[Line]:
-    """Return what each switch of the winner brings."""
+    """Return what each switch of the winner brings, one below the other."""
+    rows = []
     for row in document.get("switches") or ():
-        brings = row.get("brings")
-        reason = str(row.get("reason"))
+        brings, reason, name = row.get("brings"), str(row.get("reason")), str(row.get("name"))
         unknown = reason if reason in NEEDED else f"unknown: {reason}"
         text = speed_text(brings) if isinstance(brings, dict) else unknown
-        name = str(row.get("name"))
         before, after = (text_of(name, row.get(side)) for side in ("before", "after"))
-        yield [(f"{name}  ", "accent"), (f"{before} → {after}  ", "text"), (text, "title")]
+        rows.append((name, f"{before} → {after}", text))
+    names, changes = (max((text_cells(row[at]) for row in rows), default=0) for at in (0, 1))
+    for name, change, text in rows:
+        yield [
+            (fit(name, names + 2), "accent"),
+            (fit(change, changes + 2), "text"),
+            (text, "title"),
+        ]
 
 
 def speed_text(speed: Mapping[str, Any]) -> str:
