@@ -14,10 +14,7 @@ from ...model.device_state import NEARLY_FULL
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text
-from ...text.width import cut
 from ..cells import fit
-from ..overview.cursors import opens as opens_line
-from ..overview.job_list import JobList
 from ..shell.actions import ACTIONS, BY_NAME
 from ..shell.entries import GROUPS, Action
 from ..shell.footer import PAIRS, tab_actions
@@ -33,13 +30,12 @@ from ..shell.keymap import (
 from ..terminal.copying import text_of
 from ..theme import UNREAD
 from ..widgets.dialog import ClosesOnce
-from ..widgets.table import LiveTable
 from ..widgets.text_dialog import TextDialog
+from .row_words import row_of, what_opens
 
 if TYPE_CHECKING:
     from textual.screen import Screen
 
-    from ...store.view import HostView
     from ..shell.entries import Key
     from ..shell.session import Session
 
@@ -52,30 +48,11 @@ TWO_COLUMNS, BETWEEN_CELLS, GLYPH_CELLS = 100, 3, 5
 """From which width of the terminal on there are two columns, the cells between them, and where
 glyphs end.
 """
-ROW_WORDS = 2
-"""How many cells of a row are named to say which row it is."""
-ROW_CELLS = 24
-NAMES = ("host",)
-"""Columns that alone say which row it is."""
-NOT_A_NAME = ("time", "sign")
-"""Columns that say nothing about which row it is."""
 ROW_ACTIONS = (
     *("open", "try_fix", "expand", "lab_mark_a", "prove", "next_fix"),
     *("stacks", "snapshot", "profile", "history", "look", "work", "signal"),
 )
 """Actions that are about the row under the cursor."""
-OPENS = {
-    "devices": "everything about {row}",
-    "jobs": "the page of {row}",
-    "top-findings": "the finding in the Doctor, with its fix",
-    "top-processes": "everything about {row}",
-    "fleet-hosts": "the tabs of {row}",
-    "time-rows": "what is in this row",
-    "time-steps": "the step breakdown of this rank",
-    "time-ranks": "where the time of this rank goes",
-    "time-findings": "the finding in full",
-}
-"""What Enter opens, by the list that has the keyboard."""
 SECONDS = {second: first for first, (second, *_) in PAIRS.items()}
 """Actions that share the entry of another one."""
 
@@ -144,7 +121,7 @@ class HelpScreen(TextDialog):
         self._states = screen.key_states() if isinstance(screen, ClosesOnce) else ()
         self._tab = getattr(screen, "tab", "") if on_tab else ""
         self._drawn = text_of(screen)
-        self._row, self._opens = _row_of(screen), what_opens(screen, session.host)
+        self._row, self._opens = row_of(screen), what_opens(screen, session.host)
 
     def text(self) -> Iterator[Line]:
         """Return both pages in one column."""
@@ -324,41 +301,6 @@ def two_columns(blocks: Sequence[Block], wide: int) -> list[Line]:
         ]
         for row in range(rows)
     ]
-
-
-def what_opens(screen: Screen[Any], host: HostView | None) -> str:
-    """Return what Enter opens of the row under the cursor, "" where the list does not say."""
-    table = screen.focused
-    opens = OPENS.get(getattr(table, "id", None) or "", "")
-    if isinstance(table, JobList) and host is not None and (of_line := opens_line(table, host)):
-        opens = opens if of_line == "ranks" else of_line
-    return opens.format(row=_row_of(screen) or "the row") if opens else ""
-
-
-def _row_of(screen: Screen[Any]) -> str:
-    """Return the first words of the row under the cursor of the list that has the keyboard."""
-    table = screen.focused
-    if isinstance(table, JobList):
-        job = table.current.cells.get("job") if table.current is not None else None
-        return cut(job[0].strip(), ROW_CELLS) if job is not None else ""
-    if not isinstance(table, LiveTable):
-        return ""
-    row = next((row for row in table.rows if row.key == table.cursor_key), None)
-    words: list[str] = []
-    cells = row.cells if row is not None else {}
-    named = {column: cells[column] for column in NAMES if column in cells}
-    for column, cell in (named or cells).items():
-        if column in NOT_A_NAME:
-            continue
-        if isinstance(cell, str):
-            words.append(cell.strip())
-        elif isinstance(cell, (list, tuple)):
-            words.append(styled.plain(cell).strip())
-        elif isinstance(name := getattr(cell, "name", None), str):
-            words.append(name)
-        if column == "index" and words[-1:] != [""]:
-            words[-1] = f"GPU {words[-1]}"
-    return cut(" ".join([word for word in words if word][:ROW_WORDS]), ROW_CELLS)
 
 
 def _entry(action: Action, tab: str = "") -> Line:

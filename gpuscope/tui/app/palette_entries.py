@@ -379,7 +379,7 @@ def matching_entries(app: App[Any], screen: Screen[Any], query: str) -> list[Pal
     this tab, and the rest.
     What acts on another tab stands below what acts here, unless the query is its name.
     """
-    from .help_screen import what_opens
+    from .row_words import what_opens
 
     own = program(app)
     opens = what_opens(screen, own.session.host)

@@ -460,7 +460,7 @@ class OverviewPane(Pane):
         known = [self.session.history(entity, column)]
         known += [self.session.history(t.id, "step_seconds") for t in host.trainers]
         longest = max(map(longest_window, known))
-        if self._charts is None:
+        if self._charts is None or not self._charts.display:
             self.session.notices.say("chart window: no chart has room here", "warn")
             return
         window = self._charts.window = next_window(self._charts.window, longest, by)
