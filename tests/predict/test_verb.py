@@ -417,6 +417,20 @@ def test_a_batch_that_torch_does_not_know_is_told_as_a_multiple(capsys):
     assert "does not fit" in capsys.readouterr().out
 
 
+def test_what_a_recorded_training_needs_is_told_in_one_kind_of_words(capsys):
+    assert cli.main(["predict", str(GOLDEN), "--what-if"]) == 0
+    verdict, largest, *rest = capsys.readouterr().out.splitlines()
+    assert " fits on NVIDIA H200: " in verdict
+    assert re.match(r"Largest batch: [\d.]+ times the one it trains with \(", largest)
+    (measured,) = [line for line in rest if line.startswith("Measured ")]
+    assert re.search(r" [\d.]+ [MG]iB allocated, [\d.]+ [MG]iB reserved$", measured)
+    (parts,) = [line for line in rest if line.startswith("Of it: ")]
+    assert all(re.search(r"[\d.]+ [MG]iB \w", part) for part in parts.split(", "))
+    freed = [line for line in rest if ": frees " in line]
+    assert len(freed) >= 2
+    assert all(re.search(r": frees [\d.]+ [MG]iB( to [\d.]+ [MG]iB)?, by \S", x) for x in freed)
+
+
 def test_which_training_of_a_recording_is_meant_has_to_be_said(capsys):
     two = REDACTED / "h200-lab.gsr"
     assert cli.main(["predict", str(two)]) == 3

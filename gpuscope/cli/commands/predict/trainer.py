@@ -26,7 +26,7 @@ from ....predict.errors import Estimate
 from ....process.procfs import descends
 from ....store.view import by_id
 from ....text.process_name import short_script
-from ....text.units import amount_text as gib
+from ....text.units import bytes_text
 from ....wire.clean import clean
 from ... import output
 
@@ -410,7 +410,7 @@ def _row(path: str, code: str, reason: str) -> dict[str, str]:
 
 def _text(document: dict[str, Any], found: MeasuredTrainer) -> str:
     error = document["device_peak_error_percent"]
-    peak = f"{gib(document['device_peak_bytes'])} GiB" + (f" ± {error:.1f} %" if error else "")
+    peak = bytes_text(document["device_peak_bytes"]) + (f" ± {error:.1f} %" if error else "")
     room, verdict = document["capacity"], document["verdict"]
     if room is None:
         lines = [f"{found.title} (pid {found.pid}) needs {peak} of its GPU."]
@@ -418,22 +418,23 @@ def _text(document: dict[str, Any], found: MeasuredTrainer) -> str:
         held = "at its peak it held" if verdict == "fits" else "it needs"
         lines = [
             f"{found.title} (pid {found.pid}) {WORDS[verdict]} on {room['name']}: {held} {peak} "
-            f"of {gib(room['total_bytes'])} GiB"
+            f"of {bytes_text(room['total_bytes'])}"
         ]
     steps = f" over {found.steps:,} steps" if found.steps else ""
     lines += [
-        f"measured{steps}: {gib(found.peak_allocated)} GiB allocated, {gib(found.peak_reserved)} "
-        "reserved",
-        *([_static(found)] if found.parameters is not None else []),
         _batches(document),
+        f"Measured{steps}: {bytes_text(found.peak_allocated)} allocated, "
+        f"{bytes_text(found.peak_reserved)} reserved",
+        *([_static(found)] if found.parameters is not None else []),
     ]
     for one in document["what_if"] or ():
-        low, high = gib(one["freed_low_bytes"]), gib(one["freed_high_bytes"])
+        low, high = bytes_text(one["freed_low_bytes"]), bytes_text(one["freed_high_bytes"])
         span = low if low == high else f"{low} to {high}"
-        lines.append(f"{one['title']} would free {span} GiB: {one['change']}")
+        title = one["title"][:1].upper() + one["title"][1:]
+        lines.append(f"{title}: frees {span}, by {one['change']}")
     if document["assumed"]:
         lines.append(f"± {document['assumed']}")
-    return "\n".join(lines)
+    return "\n".join(part for line in lines for part in output.on_terminal(line))
 
 
 def _static(found: MeasuredTrainer) -> str:
@@ -442,7 +443,8 @@ def _static(found: MeasuredTrainer) -> str:
         (found.gradients, "gradients"),
         (found.optimizer, "optimizer state"),
     ]
-    return "of it " + ", ".join(f"{gib(size)} {word}" for size, word in parts if size is not None)
+    sizes = [f"{bytes_text(size)} {word}" for size, word in parts if size is not None]
+    return "Of it: " + ", ".join(sizes)
 
 
 def _batches(document: dict[str, Any]) -> str:
@@ -451,9 +453,9 @@ def _batches(document: dict[str, Any]) -> str:
         span = f"{document['largest_batch_low']} to {document['largest_batch_high']}"
         return f"Largest batch: {document['largest_batch']} (from {span}); now {document['batch']}"
     if factor:
-        span = f"{factor['low']:.2f} to {factor['high']:.2f}"
+        span = f"{factor['low']:.3g} to {factor['high']:.3g}"
         return (
-            f"Largest batch: {factor['best']:.2f} times the one it trains with ({span}); "
+            f"Largest batch: {factor['best']:.3g} times the one it trains with ({span}); "
             "--batch N says it in samples"
         )
     why = next(str(row["reason"]) for row in document["unknown"] if row["path"] == "largest_batch")
