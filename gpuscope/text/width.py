@@ -104,12 +104,13 @@ def pad(text: str, room: int, align: str = "left") -> str:
 def wrap(text: str, room: int) -> List[str]:
     """Return ``text`` in lines of at most ``room`` cells, broken between words.
 
-    A word wider than a line is broken anywhere, so that nothing of it is lost. A line is at least
-    two cells wide, because a wide character could not be placed otherwise.
+    A percentage stays in one line. A word wider than a line is broken anywhere, so that nothing of
+    it is lost. A line is at least two cells wide, because a wide character could not be placed
+    otherwise.
     """
     lines: List[str] = []
     line, used = "", 0
-    for word in text.split():
+    for word in _words(text):
         for piece, size in _pieces(word, max(room, 2)):
             if line and used + 1 + size <= room:
                 line, used = f"{line} {piece}", used + 1 + size
@@ -118,6 +119,20 @@ def wrap(text: str, room: int) -> List[str]:
                     lines.append(line)
                 line, used = piece, size
     return [*lines, line] if line else lines
+
+
+def _words(text: str) -> Iterator[str]:
+    """Yield the words of a text, ``12 %`` as one."""
+    before = ""
+    for word in text.split():
+        if before and word[0] == "%" and before[-1].isdigit():
+            before = f"{before} {word}"
+            continue
+        if before:
+            yield before
+        before = word
+    if before:
+        yield before
 
 
 def _pieces(word: str, room: int) -> Iterator[Tuple[str, int]]:

@@ -70,6 +70,12 @@ def test_what_is_cut():
     assert width.pad("中", 4, "right") == "  中"
 
 
+def test_a_percentage_is_not_torn_apart():
+    assert width.wrap("it takes 99.5 % of it", 13) == ["it takes", "99.5 % of it"]
+    assert width.wrap("(88 %, 90 %)", 8) == ["(88 %,", "90 %)"]
+    assert width.wrap("a % b", 3) == ["a %", "b"], "which is no percentage"
+
+
 @given(TEXTS, st.integers(2, 20))
 def test_wrapped_lines_fit_and_nothing_is_lost(text, room):
     lines = width.wrap(text, room)
