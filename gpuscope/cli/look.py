@@ -137,10 +137,10 @@ def finding_lines(number: int, one: Finding, told: Container[Evidence], gain: bo
 
 
 def fix_lines(label: str, fix: Fix) -> list[str]:
-    """Return a fix with its code under it."""
-    code = fix.code or fix.environment or fix.command
-    indent = " " * (len(label) + 2)
-    lines = (Copied(indent + line) for line in code.splitlines())
+    """Return a fix with its code under it, as a diff where it replaces some."""
+    code = [sign + text for sign, text in fix.signed_code()]
+    code = code or [text for text in (fix.environment or fix.command,) if text]
+    lines = (Copied(" " * (len(label) + 2) + line) for line in code)
     return [f"{label}: {fix.title.rstrip('.')}", *lines]
 
 

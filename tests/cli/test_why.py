@@ -108,6 +108,7 @@ def test_a_call_of_gc_collect_is_told_from_python_s_own_collections(ask, called)
     assert ("garbage collection, at train.py:24 main." in said) == called
     assert ("Calls of gc.collect() take 50 % of the last" in said) == called
     assert ("Fix: Take calls of gc.collect() out of the loop" in said) == called
+    assert ("\n        - gc.collect()\n" in out) == called, "what to take out is shown"
     assert ("Fix: Exempt long-lived objects from collection" in said) == (not called)
 
 
