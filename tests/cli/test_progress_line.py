@@ -9,6 +9,7 @@ import pytest
 
 from gpuscope.cli import progress_line
 from gpuscope.cli.progress_line import ProgressLine
+from tests.fakes.waiting import until
 
 
 class Terminal(io.StringIO):
@@ -22,10 +23,7 @@ def test_what_takes_long_is_counted_until_it_is_done(monkeypatch: pytest.MonkeyP
     out = Terminal()
     with ProgressLine(out).counting("tracing it", 300):
         assert out.getvalue() == "\rtracing it …"
-        ends = time.monotonic() + 10
-        while "of at most" not in out.getvalue() and time.monotonic() < ends:
-            time.sleep(0.01)
-    assert " of at most 5 min …" in out.getvalue()
+        until(lambda: " of at most 5 min …" in out.getvalue(), 10)
     size = len(out.getvalue())
     time.sleep(0.05)
     assert len(out.getvalue()) == size

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import time
 
 import pytest
 
 from gpuscope.collect.exit_watch import ExitWatch
 from gpuscope.process.procfs import stat_of
 from tests.fakes.kernel import exits_are_told
+from tests.fakes.waiting import alive, until
 
 ENDS = [("kill -9 $$", 9), ("kill -15 $$", 15), ("exit 3", 3 << 8)]
 
@@ -25,9 +25,7 @@ def test_the_status_of_one_that_nobody_has_reaped_is_in_proc(end: str, status: i
     assert watch.status() is None, "it runs"
     assert child.stdin is not None
     child.stdin.close()
-    until = time.monotonic() + 10.0
-    while not stat_of(child.pid).has_ended and time.monotonic() < until:
-        time.sleep(0.01)
+    until(lambda: not alive(child.pid), 10)
     assert watch.status() == status
     assert ExitWatch(child.pid, 1).status() is None, "another process with this pid"
     child.wait(10)

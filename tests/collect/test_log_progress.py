@@ -10,7 +10,6 @@ import math
 import os
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -381,9 +380,7 @@ def test_the_agents_worker_samples_it():
     worker = ProcessWorker(lambda: None)
     worker.want(frozenset([os.getpid(), (1 << 22) - 1]))
     worker.start()
-    until = time.monotonic() + 10
-    while not worker.settled and not worker.known and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_for(lambda: worker.settled or worker.known)
     worker.stop()
     readings = worker.known[os.getpid()].readings
     assert set(LOG_COLUMNS) < set(readings)

@@ -13,12 +13,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from tests.e2e.tmux import TMUX, WAIT_SECONDS, Tmux, assigned, homes
-from tests.fakes.waiting import until
+from tests.fakes.waiting import alive, until
 
 pytestmark = pytest.mark.skipif(TMUX is None, reason="tmux is not installed")
 
@@ -61,13 +60,6 @@ def _descendants(pid: int) -> list[int]:
     return children + [grandchild for child in children for grandchild in _descendants(child)]
 
 
-def _ended(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except OSError:
-        return True
-
-
 def test_starts_goes_through_its_tabs_and_leaves_nothing_behind(terminal):
     screen = terminal()
     screen.wait(r"(?s)● live.*1 Overview.*Jobs.*─ GPUs")
@@ -92,7 +84,7 @@ def test_starts_goes_through_its_tabs_and_leaves_nothing_behind(terminal):
     screen.wait("EXIT=0")
     assert screen.flag("alternate_on") == "0"
     assert screen.flag("mouse_any_flag") == "0"
-    until(lambda: all(map(_ended, agents)), WAIT_SECONDS)
+    until(lambda: not any(map(alive, agents)), WAIT_SECONDS)
 
 
 @pytest.mark.slow

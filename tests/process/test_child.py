@@ -13,7 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpuscope.process import child, line_child, procfs
+from gpuscope.process import child, line_child
+from tests.fakes.waiting import alive, until
 
 ANSWERS = """
 import json, os, sys
@@ -53,13 +54,6 @@ def answering():
 def ask(running: line_child.LineChild, question: object, seconds: float = LONG) -> bytes:
     running.write(json.dumps(question).encode() + b"\n")
     return running.read_line(soon(seconds))
-
-
-def gone(pid: int) -> bool:
-    try:
-        return procfs.stat_of(pid).has_ended
-    except OSError:
-        return True
 
 
 def test_each_question_gets_its_line(answering):
@@ -118,7 +112,7 @@ def test_another_thread_may_end_it_while_one_waits(answering):
     answering.kill()
     waiting.join(LONG)
     assert ended
-    assert gone(answering.pid)
+    assert not alive(answering.pid)
 
 
 def test_what_a_child_started_ends_with_it():
@@ -130,10 +124,7 @@ def test_what_a_child_started_ends_with_it():
     pid = int(running.read_line(soon()))
     running.close()
     running.close()
-    end = soon()
-    while not gone(pid) and time.monotonic() < end:
-        os.sched_yield()
-    assert gone(pid)
+    until(lambda: not alive(pid), LONG)
 
 
 def test_what_cannot_be_started_leaves_no_descriptor():
@@ -157,10 +148,7 @@ def test_a_command_that_hangs_floods_or_leaves_somebody_behind_is_not_waited_for
     assert child.ask(["yes"], LONG, max_bytes=1000).failure == "answered more than 1000 bytes"
     told = child.ask(["sh", "-c", "sleep 600 & echo $!"], LONG)
     assert told.failure == ""
-    end = soon()
-    while not gone(int(told.output)) and time.monotonic() < end:
-        os.sched_yield()
-    assert gone(int(told.output))
+    until(lambda: not alive(int(told.output)), LONG)
 
 
 def test_an_answer_at_the_very_end_of_a_slow_command_is_read(monkeypatch):
