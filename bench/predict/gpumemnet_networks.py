@@ -116,10 +116,6 @@ def _transformer(name: str) -> Training:
     return Training(model, (length,), classes, _number(name, "input_size"), tried=(0, 0))
 
 
-Unit = tuple[int, int, int, int, list[Layer]]
-"""A convolution's inputs, outputs, kernel and the side of its output, and what follows it."""
-
-
 class _Residual(nn.Module):
     def __init__(self, shortcut: nn.Module, body: nn.Module) -> None:
         super().__init__()
