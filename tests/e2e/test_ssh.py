@@ -28,6 +28,7 @@ from gpuscope.wire.recording import RecordingReader
 from tests.e2e.tmux import TMUX, Tmux, assigned, homes
 from tests.fakes import pythons, sshd
 from tests.fakes.probe_client import TRAINING, sockets, trainer, wait_for
+from tests.fakes.waiting import until_true
 
 pytestmark = pytest.mark.skipif(bool(sshd.why_not()), reason=sshd.why_not() or "-")
 PROGRAM = [sys.executable, "-m", "gpuscope"]
@@ -281,10 +282,9 @@ def test_a_lost_connection_is_made_again(server):
             task = asyncio.create_task(source.run(lambda frame, at: None, links.append))
 
             async def live(times: int) -> None:
-                deadline = time.monotonic() + 30
-                while sum(link.state == "live" for link in links) < times:
-                    assert time.monotonic() < deadline, links
-                    await asyncio.sleep(0.02)
+                await until_true(
+                    lambda: [link.state for link in links].count("live") >= times, 30, lambda: links
+                )
 
             await live(1)
             for pid in ours_there():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 from gpuscope.store.source import AgentSource
 from gpuscope.store.view import Link
 from gpuscope.wire.frames import Frame
+from tests.fakes.waiting import until_true
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE = 15.0
@@ -52,10 +52,7 @@ class Watching:
     links: list[Link] = field(default_factory=list)
 
     async def until(self, ask: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not ask():
-            assert time.monotonic() < deadline, (self.links, self.frames)
-            await asyncio.sleep(0.01)
+        await until_true(ask, PATIENCE, lambda: (self.links, self.frames))
 
     async def link(self, state: str, text: str = "") -> Link:
         await self.until(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,16 @@ def until(ask: Callable[[], T], seconds: float) -> T:
             return answer
         assert time.monotonic() < deadline, f"not within {seconds} s: {answer!r}"
         time.sleep(0.02)
+
+
+async def until_true(
+    ask: Callable[[], object], seconds: float, seen: Callable[[], object] = lambda: ""
+) -> None:
+    """Let other tasks run until ``ask`` is true; fails after ``seconds`` with what was ``seen``."""
+    deadline = time.monotonic() + seconds
+    while not ask():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {seen()}"
+        await asyncio.sleep(0.01)
 
 
 def own_seconds() -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from gpuscope.lab.forked import BAD_FORK, ForkedRun, Forks, can_fork, end_line, 
 from gpuscope.lab.launch import PYTHON_VARIABLE, open_worker
 from gpuscope.lab.run_series import Made, RunSeries
 from tests.fakes.forking import forking_python
-from tests.fakes.waiting import alive
+from tests.fakes.waiting import alive, until_true
 
 pytest.importorskip("torch")
 TINY = LabConfig(model="mlp-tiny", device="cpu", steps=6)
@@ -131,10 +130,7 @@ def test_a_trainer_does_not_wait_for_the_compilers_process_which_ends_with_it(
         run = await asyncio.wait_for(made(forks, config), 120)  # torch would wait for 300 s
         assert run.failure is None
         compiler = int((tmp_path / "compiler.pid").read_text())
-        ended = time.monotonic() + 20
-        while alive(compiler) and time.monotonic() < ended:
-            await asyncio.sleep(0.05)
-        assert not alive(compiler)
+        await until_true(lambda: not alive(compiler), 20)
 
     with_forks(body)
 

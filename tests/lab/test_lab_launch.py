@@ -18,7 +18,7 @@ from gpuscope.lab.config import LabConfig
 from gpuscope.lab.launch import PYTHON_VARIABLE, LabRun
 from tests.fakes import lab_runs
 from tests.fakes.forking import forking_python
-from tests.fakes.waiting import alive, until
+from tests.fakes.waiting import alive, until, until_true
 
 ROOT = Path(__file__).resolve().parents[2]
 BARE = getattr(sys, "_base_executable", sys.executable)
@@ -55,14 +55,11 @@ class Heard:
 
     async def steps(self, count: int) -> None:
         """Returns when ``count`` steps have been reported."""
-        for _ in range(6000):
-            if (
-                len([record for record in self.records if isinstance(record, metrics.Step)])
-                >= count
-            ):
-                return
-            await asyncio.sleep(0.01)
-        raise AssertionError(f"no {count} steps: {self.records}")
+        await until_true(
+            lambda: sum(isinstance(one, metrics.Step) for one in self.records) >= count,
+            120,
+            lambda: self.records,
+        )
 
 
 def with_run(
@@ -135,8 +132,7 @@ def test_a_step_in_progress_is_waited_for_unless_it_is_to_end_at_once(
         await heard.steps(2)
         stopping = asyncio.create_task(run.stop())
         if at_once:
-            while run.state != "stopping":
-                await asyncio.sleep(0.01)
+            await until_true(lambda: run.state == "stopping", 60)
             run.kill()
         await stopping
         assert run.state == "stopped"

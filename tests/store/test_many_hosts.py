@@ -26,6 +26,7 @@ from gpuscope.tui.background.sources import Hosts
 from gpuscope.wire import frames as f
 from gpuscope.wire.codec import encode
 from tests.fakes import fleet
+from tests.fakes.waiting import until_true
 
 PATIENCE = 20.0
 HZ = 10.0
@@ -59,13 +60,7 @@ class Watched:
         self.store.set_link(key, link)
 
     async def until(self, ask: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not ask():
-            assert time.monotonic() < deadline, (
-                self.samples,
-                {k: v[-2:] for k, v in self.links.items()},
-            )
-            await asyncio.sleep(0.02)
+        await until_true(ask, PATIENCE, lambda: (self.samples, self.links))
 
     def state(self, key: str) -> str:
         return self.store.link(key).state if key in self.store.sources else ""

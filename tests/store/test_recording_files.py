@@ -32,7 +32,7 @@ from gpuscope.wire.frames import (
 from gpuscope.wire.recording import RecordingReader, RecordingWriter
 from tests.fakes.in_process import command
 from tests.fakes.program import program
-from tests.fakes.waiting import until
+from tests.fakes.waiting import until, until_true
 from tests.fakes.wire import SECOND, definitions, hello, sample
 from tests.recordings import REDACTED, SHIPPED
 
@@ -290,8 +290,7 @@ def test_a_file_that_is_removed_while_it_is_written_is_no_crash(tmp_path):
         task = asyncio.create_task(
             record(AgentSource([sys.executable, "-c", script], "k", "l"), path, seconds=0.3)
         )
-        while not path.exists():
-            await asyncio.sleep(0.01)
+        await until_true(path.exists, 60)
         path.unlink()
         return (await task).size_bytes
 

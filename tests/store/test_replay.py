@@ -22,6 +22,7 @@ from gpuscope.wire.codec import encode
 from gpuscope.wire.frames import Frame
 from gpuscope.wire.recording import RecordingError, RecordingReader, RecordingWriter
 from tests.fakes import wire
+from tests.fakes.waiting import until_true
 from tests.fakes.wire import heard
 from tests.recordings import SHIPPED
 
@@ -66,14 +67,9 @@ class Playing:
         return trainers[0].number("step") if trainers else None
 
     async def until(self, ask: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not ask():
-            assert time.monotonic() < deadline, (
-                self.links,
-                self.step,
-                self.source.position_seconds,
-            )
-            await asyncio.sleep(0.005)
+        await until_true(
+            ask, PATIENCE, lambda: (self.links, self.step, self.source.position_seconds)
+        )
 
 
 @asynccontextmanager
@@ -274,15 +270,10 @@ def test_a_recorder_that_comes_late_begins_with_all_definitions(tmp_path):
             count += 1
 
         task = asyncio.create_task(source.run(sink, lambda link: None))
-        deadline = time.monotonic() + PATIENCE
-        while count < 10:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.01)
+        await until_true(lambda: count >= 10, PATIENCE)
         recorder = Recorder(tmp_path / "a.gsr")
         recorder.attach(source)
-        while recorder.lines < 20:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.01)
+        await until_true(lambda: recorder.lines >= 20, PATIENCE)
         recorder.close()
         assert source.taps == []
         await source.close()

@@ -9,7 +9,6 @@ import asyncio
 import json
 import random
 import sys
-import time
 from functools import partial
 
 import pytest
@@ -21,6 +20,7 @@ from gpuscope.store.store import Store
 from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
 from tests.fakes import views
+from tests.fakes.waiting import until_true
 from tests.tui.pilot import feed, in_loop, make_app, until
 
 HOLD = 5.0
@@ -313,10 +313,7 @@ async def test_it_is_shown_rung_logged_and_given_to_the_command(tmp_path):
             await asyncio.sleep(0.05)
             await pilot.pause()
         await until(pilot, "GPU 0: 91 °C (alert at 85 °C)")
-        deadline = time.monotonic() + 10
-        while not path.exists() or not path.read_text().endswith("\n"):
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.02)
+        await until_true(lambda: path.exists() and path.read_text().endswith("\n"), 10)
         await pilot.press("6")
         await until(pilot, "alert: GPU 0: 91 °C")
     assert rung == [1]

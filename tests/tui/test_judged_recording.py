@@ -18,6 +18,7 @@ from gpuscope.tui.shell.session import Session
 from gpuscope.wire.codec import encode
 from gpuscope.wire.frames import Hello, Key
 from gpuscope.wire.recording import RecordingWriter
+from tests.fakes.waiting import until_true
 from tests.recordings import REDACTED
 from tests.tui.pilot import WAIT_SECONDS, in_loop
 
@@ -29,7 +30,7 @@ async def play(session: Session) -> None:
     replay = replay_of(session)
     replay.set_speed(MAX_SPEED)
     replay.resume()
-    await wait_for(lambda: replay.ended)
+    await until_true(lambda: replay.ended, WAIT_SECONDS)
 
 
 async def step(session: Session, seconds: float = 10.0) -> None:
@@ -56,13 +57,6 @@ def replay_of(session: Session) -> ReplaySource:
     return session.replay
 
 
-async def wait_for(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not true():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
-
-
 def told(session: Session) -> list[tuple[float, str, str]]:
     """The Log: recorded time, word and text of each entry."""
     entries = session.happened.on(session.host).entries.values()
@@ -86,7 +80,9 @@ async def after(path: Path, way: Way, at: float | None = None) -> tuple[Any, Any
     session.doctor.prepare()
     session.start(lambda: session.judge() and None)
     try:
-        await wait_for(lambda: session.host is not None and session.doctor.told is not None)
+        await until_true(
+            lambda: session.host is not None and session.doctor.told is not None, WAIT_SECONDS
+        )
         await way(session)
         if at is not None:
             replay.pause()
@@ -99,7 +95,7 @@ async def after(path: Path, way: Way, at: float | None = None) -> tuple[Any, Any
             recorded = moment is not None and 0 <= place - moment.seconds < every
             return recorded and host is not None and session.doctor._looked is host
 
-        await wait_for(is_there)
+        await until_true(is_there, WAIT_SECONDS)
         await asyncio.sleep(0.3)  # for the picture of the moment, which is read aside
         session.judge()
         return told(session), found(session)
@@ -187,8 +183,10 @@ async def test_a_seek_that_takes_long_says_how_far_it_has_come(monkeypatch):
 
     async def watched(session: Session) -> None:
         await jump(session)
-        await wait_for(lambda: seen.append(session.replay_text()) or "findings to" in seen[-1])
-        await wait_for(lambda: "findings to" not in session.replay_text())
+        await until_true(
+            lambda: seen.append(session.replay_text()) or "findings to" in seen[-1], WAIT_SECONDS
+        )
+        await until_true(lambda: "findings to" not in session.replay_text(), WAIT_SECONDS)
 
     _, findings = await after(STALL, watched)
     assert any(title.startswith("Hang") for title, _, _ in findings)
@@ -214,7 +212,7 @@ async def test_a_recording_that_cannot_be_judged_any_further_says_so(monkeypatch
 
     async def watched(session: Session) -> None:
         await jump(session)
-        await wait_for(lambda: bool(session.doctor.problem))
+        await until_true(lambda: bool(session.doctor.problem), WAIT_SECONDS)
         assert "(ValueError)" in session.doctor.report.problems[-1]
         assert session.replay_text().endswith("×1")
         session.seek(-60.0)
