@@ -8,7 +8,6 @@ processor time, because another program on the machine changes it least.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpuscope.attach import on_call
+from tests.fakes.forked_scripts import free_port
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(600)]
 
@@ -38,9 +38,7 @@ dist.destroy_process_group()
 
 def seconds(folder: Path, side: str) -> float:
     """Return the processor time of all collectives."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     env = {**os.environ, "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     env |= {"OMP_NUM_THREADS": "1", "RANK": "0"}
     if side == "recorder off":

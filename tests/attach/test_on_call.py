@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from gpuscope.doctor.dead.collect import read_job
 from gpuscope.doctor.dead.first_failure import judge
 from gpuscope.errors import UsageError
 from gpuscope.process import flight_settings
+from tests.fakes.forked_scripts import free_port
 from tests.fakes.probe_client import ROOT, environment
 from tests.fakes.program import python
 
@@ -150,11 +150,8 @@ main()
 
 def two_ranks() -> list[str]:
     """The words that start two ranks of ranks.py here, by a port that is free."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     words = ["--on-call=left", "--", sys.executable, "-m", "torch.distributed.run"]
-    return [*words, "--nproc-per-node=2", f"--master-port={port}", "ranks.py"]
+    return [*words, "--nproc-per-node=2", f"--master-port={free_port()}", "ranks.py"]
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from gpuscope.errors import UsageError
 from gpuscope.probe import rendezvous
 from tests.fakes import pythons
 from tests.fakes.cases import each
+from tests.fakes.forked_scripts import free_port
 from tests.fakes.probe_client import (
     ROOT,
     STEPS_OF_TWO_SECONDS,
@@ -718,10 +718,7 @@ def test_torchrun_with_two_ranks_spawned_workers_and_compile_makes_exactly_two_s
     torchrun = Path(sys.executable).parent / "torchrun"
     if not torchrun.exists():
         pytest.skip("no torchrun beside this Python")
-    script = write(tmp_path / "ranks.py", RANKS)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    script, port = write(tmp_path / "ranks.py", RANKS), str(free_port())
     process = gpuscope_run(
         "--",
         str(torchrun),

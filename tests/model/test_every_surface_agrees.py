@@ -56,6 +56,7 @@ from gpuscope.wire import frames as f
 from gpuscope.wire.environment import Device, Facts, Host, Xid
 from tests.fakes import jobs, views
 from tests.fakes.nvml import GIB, FakeNvml, FakeProcess
+from tests.fakes.views import flat
 
 TOTAL = FakeNvml(gpus=1).gpus[0].total
 TOKENS = Tokens(THEMES[0])
@@ -233,10 +234,6 @@ def seen(hangs: bool = False) -> HostView:
 def facts_of(timeout: float = 10.0, **environment: str) -> Facts:
     """What the doctor is told, likewise."""
     return replace(gather(timeout=timeout, environ=environment), host=Host(), xids=())
-
-
-def flat(lines: object) -> str:
-    return " ".join("".join(text for text, _ in line) for line in lines)  # type: ignore[attr-defined]
 
 
 def assert_ps_says(host: HostView, state: State) -> None:

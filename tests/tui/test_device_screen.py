@@ -30,6 +30,7 @@ from gpuscope.tui.theme import THEMES, UNICODE, Tokens
 from gpuscope.wire import frames as f
 from tests.fakes import devices, jobs, views
 from tests.fakes.asked import AskedSource, gives
+from tests.fakes.views import flat
 from tests.recordings import REDACTED
 from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.snapshots import grid, text
@@ -40,10 +41,6 @@ TOKENS = Tokens(THEMES[0])
 def device_of(frames: list[f.Frame], index: int = 0):
     host = views.host_of(frames)
     return host, host.devices[index]
-
-
-def flat(lines) -> str:
-    return " ".join("".join(text for text, _ in line).rstrip() for line in lines)
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from gpuscope.wire import frames as f
 from tests.doctor import test_live
 from tests.doctor.test_live_on_cpu import on_a_cpu
 from tests.fakes import fleet, jobs, views
+from tests.fakes.views import flat
 
 LIVE = Link("live")
 FULL = f.Sample(999, int((views.END + 1) * 1e9), g=[views.device_row(2, 139.0, 95.0)])
@@ -39,10 +40,6 @@ def host(kind: str = "busy", number: int = 1, link: Link = LIVE, seconds: float 
     found = store.host(f"node-{number:02d}")
     assert found is not None
     return found
-
-
-def flat(lines: object) -> str:
-    return " ".join("".join(text for text, _ in line) for line in lines)  # type: ignore[attr-defined]
 
 
 def one(key: str, grade: Grade = Grade.FINE, **more: object) -> HostSummary:
@@ -451,7 +448,7 @@ def test_the_worst_that_a_device_has_says_what_to_do_first_as_its_host_does():
     host = watched.host("h0")
     assert host is not None
     found = [watched.told(one)[worst].finding, *watched.findings("h0")]
-    shown = views.flat(brief_lines(host, one, found, no_history, TOKENS, 100, 50))
+    shown = flat(brief_lines(host, one, found, no_history, TOKENS, 100, 50))
     assert "why       " in shown
     assert "End the job on it" not in shown, "which stands above"
 

@@ -19,6 +19,7 @@ from gpuscope.tui.trainer.stacks_screen import StacksScreen
 from gpuscope.wire import frames as f
 from tests.fakes import devices, views
 from tests.fakes.asked import AskedSource, fails, gives
+from tests.fakes.views import flat
 from tests.tui.pilot import in_loop, until
 from tests.tui.snapshots import grid
 
@@ -41,10 +42,6 @@ def frames_of(**uses: f.Scalar) -> list[f.Frame]:
 def made(frames: list[f.Frame], **answers) -> tuple[GpuscopeApp, AskedSource]:
     source = AskedSource(frames, **answers)
     return GpuscopeApp(Session(make_source=lambda hz: source)), source
-
-
-def flat(lines) -> str:
-    return "\n".join("".join(piece for piece, _ in line).rstrip() for line in lines)
 
 
 def notebook(frames: list[f.Frame]):
