@@ -116,6 +116,17 @@ def test_costs_of_nothing_are_refused_as_a_wrong_command_line(capsys):
     assert "all settings cost the same" in capsys.readouterr().err
 
 
+def test_a_table_of_prices_is_a_price(monkeypatch, tmp_path, capsys):
+    """Which of its rows counts is known once the GPU is: until then it is no search by energy."""
+    monkeypatch.setenv("GPUSCOPE_LEDGER", str(tmp_path / "lab.sqlite"))
+    monkeypatch.setattr(tune.torch_probe, "ask", lambda _: Machine({"gpus": 0}))
+    table = tmp_path / "prices.toml"
+    table.write_text("h200 = 3.5\n")
+    words = ["--goal", "cost", "--price", str(table), "--price-energy", "0"]
+    assert cli.main(["tune", "mlp-tiny", "--device", "cpu", *words]) == ExitStatus.USAGE
+    assert "The table of --price has none of cpu." in capsys.readouterr().err
+
+
 def test_a_search_with_another_goal_is_another_search(monkeypatch, tmp_path, capsys):
     """What one has measured does not decide the other: its slow trials ended early."""
     monkeypatch.setenv("GPUSCOPE_LEDGER", str(tmp_path / "lab.sqlite"))

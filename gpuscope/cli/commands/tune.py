@@ -160,7 +160,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"-o {clean(str(args.output))}: there is no such folder")
     ledger = RunLedger()
     prices = price_of(args.price) if args.price is not None else None
-    goal = _goal(args, None if isinstance(prices, dict) else prices)
+    # which price of a table counts is known once the GPU is
+    goal = _goal(args, 1.0 if isinstance(prices, dict) else prices)
     job = new_job(ledger, baseline, _options(args, vary), args.new)
     python = find_python()
     others: list[Any] = []
