@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeGuard
 from ..exit_status import of_severities
 from ..text import width
 from ..text.ranges import ranges_text
+from ..text.styled import Line, plain
 from ..text.units import DASH, amount_text, brief_duration_text, percent_text, window_text
 from ..wire.clean import clean
 from ..wire.frames import NOT_INITIALISED, Reading, Unknown
@@ -23,7 +24,6 @@ from .args import driver_timeout, flag, option
 
 if TYPE_CHECKING:
     from ..snapshot.drawing import Charset
-    from ..text.styled import Line
 
 FILE_WIDTH = 100
 """The width of a report that goes to a file or a pipe."""
@@ -126,7 +126,7 @@ def print_lines(lines: Iterable[Line]) -> None:
                 )
             )
         else:
-            print("".join(text for text, _ in line).rstrip())
+            print(plain(line).rstrip())
 
 
 def number(value: Reading | None, unit: str = "") -> str:

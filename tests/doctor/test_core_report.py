@@ -11,6 +11,7 @@ from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
 from gpuscope.doctor.finding import Abstained, EndedTrainer, Evidence, Finding, Fix, Report
 from gpuscope.doctor.order import rank
+from gpuscope.text.styled import plain
 from gpuscope.text.width import cells, wrap
 
 TABLE = table.load()
@@ -36,7 +37,7 @@ def settled(*findings, **rest):
 
 
 def text(report, width=80, code=0):
-    return ["".join(piece for piece, _ in line) for line in reports.lines(report, code, width)]
+    return [plain(line) for line in reports.lines(report, code, width)]
 
 
 def test_the_worst_and_surest_comes_first():

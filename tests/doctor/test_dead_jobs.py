@@ -16,6 +16,7 @@ from gpuscope.doctor import dead, report, table
 from gpuscope.doctor.dead import excerpt
 from gpuscope.doctor.dead.collect import read_job
 from gpuscope.doctor.dead.first_failure import judge
+from gpuscope.text.styled import plain
 
 from . import message_templates as say
 
@@ -650,7 +651,7 @@ def test_the_table_marks_the_culprits_row_and_keeps_its_width(folder, width):
     )
     path = folder(rank_2__log=steps(2) + stack, **waiting((0, 1, 3)))
     found = report.finish(dead.examine([path], "job"), table.load())
-    lines = ["".join(text for text, _ in line) for line in report.lines(found, 2, width)]
+    lines = [plain(line) for line in report.lines(found, 2, width)]
     rows = [line for line in lines if line.startswith("▶ ")]
     assert len(rows) == 1
     assert rows[0].startswith("▶ rank 2 ")
@@ -764,7 +765,7 @@ def test_what_a_row_of_the_table_has_no_room_for_ends_with_an_ellipsis(folder):
     error = "ValueError: the shapes of these two batches differ in their last dimension by one"
     path = folder(rank_0__log=steps(0) + traceback(0, LOST), rank_1__log=traceback(1, error))
     found = report.finish(dead.examine([path], "job"), table.load())
-    lines = ["".join(text for text, _ in line) for line in report.lines(found, 2, 80)]
+    lines = [plain(line) for line in report.lines(found, 2, 80)]
     (row,) = (line for line in lines if line.startswith("▶ "))
     assert len(row) == 80
     assert "× ValueError: the shapes" in row

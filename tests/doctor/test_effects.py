@@ -16,6 +16,7 @@ from gpuscope.doctor import report as reports
 from gpuscope.doctor.effects import Amounts
 from gpuscope.doctor.finding import Evidence, Finding, Report
 from gpuscope.doctor.postmortem_oom import OomFacts, judge
+from gpuscope.text.styled import plain
 
 GIB = 1 << 30
 FULL = (
@@ -196,7 +197,7 @@ def test_it_is_in_the_text_and_in_the_document():
         "saved_share_high",
     }
     assert first["effect"]["freed_bytes"] == 11 * GIB
-    text = ["".join(part for part, _ in line) for line in reports.lines(settled, 2, 80)]
+    text = [plain(line) for line in reports.lines(settled, 2, 80)]
     assert any(line.startswith("  Gain   frees at most 11.0 GiB of reserved") for line in text)
     assert all(len(line) <= 80 for line in text if "Gain" in line or line.startswith("         "))
     bare = replace(settled.findings[0], effect=None)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from gpuscope.store.store import Store
 from gpuscope.store.view import HistoryOf, HostView, Link
-from gpuscope.text.styled import Line
+from gpuscope.text.styled import Line, plain
 from gpuscope.wire import frames as f
 
 if TYPE_CHECKING:
@@ -427,4 +427,4 @@ def host_of(frames: list[f.Frame]) -> HostView:
 
 def flat(lines: Iterable[Line]) -> str:
     """The text of styled lines, without their styles."""
-    return "\n".join("".join(text for text, _ in line) for line in lines)
+    return "\n".join(map(plain, lines))

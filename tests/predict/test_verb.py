@@ -20,6 +20,7 @@ from gpuscope.predict.answer import Tracer
 from gpuscope.predict.document import FIGURES
 from gpuscope.predict.report import parts_of
 from gpuscope.predict.request import Doubt, Request, Traced
+from gpuscope.text.styled import plain
 from gpuscope.text.units import bytes_text
 from tests.fakes.program import program, python
 from tests.predict.hand_made import traced
@@ -324,7 +325,7 @@ def test_no_line_is_wider_than_the_screen(width):
         )
         asking.find_largest()
         asking.find_fixes()
-        drawn = ["".join(text for text, _ in line) for line in lines(asking.finish(), width)]
+        drawn = [plain(line) for line in lines(asking.finish(), width)]
         assert [line for line in drawn if len(line) > width] == []
         assert drawn[0].startswith(("Fits on", "Too close", "Does not fit"))
 

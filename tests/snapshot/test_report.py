@@ -16,6 +16,7 @@ from gpuscope.snapshot.diff_report import diff_lines
 from gpuscope.snapshot.drawing import ASCII, BLOCKS, bar, flow_map, glyphs_for, segment_cells
 from gpuscope.snapshot.model import DeviceDiff, Diff, DiffRow, Frame, Note, Summary, Totals
 from gpuscope.snapshot.reader import open_snapshot
+from gpuscope.text.styled import plain
 from gpuscope.text.units import bytes_text as size
 from tests.fakes.in_process import command
 from tests.fakes.program import python
@@ -51,7 +52,7 @@ def summary(files) -> Summary:
 
 
 def flat(lines):
-    return ["".join(text for text, _ in line) for line in lines]
+    return [plain(line) for line in lines]
 
 
 @pytest.mark.parametrize("glyphs", [BLOCKS, ASCII], ids=["blocks", "ascii"])
@@ -117,9 +118,9 @@ def test_each_cell_of_a_map_stands_for_the_same_bytes():
     live = [1000] * 50 + [0] * 50  # the first half of 100 MiB
     half = 50 << 20
     one = Segment(0, 2 * half, 0, "", False, True, False, half, 0, half, 1, live, [0] * 100)
-    cells = "".join(text for text, _ in segment_cells(one, 9, BLOCKS, 12 << 20))
+    cells = plain(segment_cells(one, 9, BLOCKS, 12 << 20))
     assert cells == "████░····", "50 MiB are four cells of 12 MiB and a sixth of the fifth"
-    assert "".join(text for text, _ in segment_cells(one, 10, BLOCKS)) == "█████·····"
+    assert plain(segment_cells(one, 10, BLOCKS)) == "█████·····"
 
 
 def test_a_little_is_never_drawn_as_nothing_and_nearly_all_never_as_all():
@@ -258,7 +259,7 @@ def test_a_line_that_calls_several_functions_has_one_row_with_their_sum():
     alone = DiffRow(0, 0, 40 << 20, 4, [caller], 0)
     rows = [alone, row(32, relu), row(8, norm), row(2)]
     one = DeviceDiff(0, "stack", Totals(), Totals(), rows, *[0] * 8)
-    said = ["".join(piece for piece, _ in line) for line in diff_lines(Diff("a", "b", [one]), 100)]
+    said = [plain(line) for line in diff_lines(Diff("a", "b", [one]), 100)]
     told = said[said.index("change by line of code") + 1 :]
     assert [line.split() for line in told if "+" in line] == [
         ["+42.0", "MiB", "+6", "remember", "make.py:95"],

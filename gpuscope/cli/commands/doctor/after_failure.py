@@ -24,6 +24,7 @@ if __package__ in (None, ""):
 from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
 from gpuscope.doctor.finding import Report
+from gpuscope.text.styled import plain
 
 MAX_BYTES = 1 << 20
 SHOWN = 3
@@ -73,7 +74,7 @@ def main(argv: list[str]) -> int:
 
     chosen = Report(findings=found.findings[:SHOWN])
     lines = reports.lines(chosen, 0, doctor_verb.width())
-    while lines and (not lines[-1] or "Exit code" in "".join(part for part, _ in lines[-1])):
+    while lines and (not lines[-1] or "Exit code" in plain(lines[-1])):
         lines.pop()  # the exit code line is left out, because the trainer has its own
     print()
     doctor_verb.print_lines([[(HEAD, "accent")], *lines])
