@@ -49,7 +49,7 @@ def groups(findings: Iterable[Finding]) -> list[list[Finding]]:
 def where_of(group: Sequence[Finding]) -> str:
     """Return where a group is: ``on 8 GPUs: 0-7``, or the place of its only finding.
 
-    The job comes before it where several run: ``train.py, rank 3, pid 4711``.
+    The job comes before it, where it has a name: ``train.py, rank 3, pid 4711``.
     """
     where = group[0].where
     if len(group) > 1:

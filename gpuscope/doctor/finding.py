@@ -145,7 +145,7 @@ class Finding:
     that are otherwise equal; the highest comes first. ``past`` marks a finding about a trainer that
     has ended, which comes after everything that is true now. ``pids`` are the processes that it
     concerns, where ``where`` does not name the process. ``job`` is what its job is called, such as
-    ``train.py``, where several run there, "" elsewhere.
+    ``train.py``, "" where it has no name and for what is found elsewhere.
     """
 
     pitfall: str

@@ -76,7 +76,6 @@ def examine(
     scene = LiveScene(host, history)
     found: list[Finding | Abstained] = []
     examined: list[str] = []
-    several = sum(bool(job.trainers) for job in host.jobs) > 1
     for job in worst_first(host):
         if pids is not None and set(pids).isdisjoint(pids_of(job)):
             continue
@@ -86,7 +85,7 @@ def examine(
         ]
         if told or living(job):
             examined.append(_job_name(job))
-        name = job.title if several else ""
+        name = "" if job.title.startswith("pid ") else job.title
         found += [replace(one, job=name) if isinstance(one, Finding) else one for one in told]
     devices = [one for one in host.devices if one.gone is None and _is_asked_for(one, host, pids)]
     if not examined and pids is not None:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from ..text.clock import SECOND, clock_text
 from ..wire.clean import clean
 from .finding import EndedTrainer, Finding, Report
-from .order import pid_of
 
 if TYPE_CHECKING:
     from ..store.view import History, HostView, JobView
@@ -111,7 +110,6 @@ class _Watcher:
         self._store = Store()
         self._store.add_source(_KEY, name, BADGE)
         self._said: dict[str, Report] = {}
-        self._titles: dict[str, str] = {}
         self._next = 0.0
 
     def take(self, frame: Frame, at: float) -> None:
@@ -145,7 +143,6 @@ class _Watcher:
             if host is not None and any(trainer.gone is None for trainer in job.trainers):
                 pids = {trainer.definition.pid for trainer in job.trainers}
                 self._said[job.key] = live.examine(host, self._history, pids)
-                self._titles[job.key] = job.title
 
     def _history(self, entity: int, column: str, seconds: float | None) -> History:
         return self._store.history(_KEY, entity, column, seconds)
@@ -156,15 +153,9 @@ class _Watcher:
 
         self._look()
         out = Report()
-        for key, said in self._said.items():
-            name = self._titles[key]
-            found = [_of_the_past(one, path) for one in said.findings]
-            out += Report(
-                findings=tuple(
-                    replace(one, job=name) if pid_of(one) is not None else one for one in found
-                ),
-                abstained=said.abstained,
-            )
+        for said in self._said.values():
+            found = tuple(_of_the_past(one, path) for one in said.findings)
+            out += Report(findings=found, abstained=said.abstained)
         host = self._store.view().host
         if host is None:
             return out

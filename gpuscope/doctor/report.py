@@ -154,6 +154,7 @@ def _plain_finding(finding: Finding) -> dict[str, Any]:
         "title": finding.title,
         "severity": finding.severity,
         "confidence": finding.confidence,
+        "job": finding.job or None,
         "where": finding.where or None,
         "evidence": [{"text": one.text, "source": one.source or None} for one in finding.evidence],
         "fixes": [_plain_fix(fix) for fix in finding.fixes],

@@ -122,6 +122,7 @@ def test_the_document_has_the_promised_keys_and_null_for_what_is_missing():
         "title",
         "severity",
         "confidence",
+        "job",
         "where",
         "evidence",
         "fixes",

@@ -520,7 +520,7 @@ def headings(text: list[Line]) -> list[str]:
     return [plain(line) for line in text if plain(line)[:1] in "▲◆" and plain(line)]
 
 
-def test_the_heading_of_a_finding_names_the_script_where_several_run():
+def test_the_heading_of_a_finding_names_the_script():
     """A reader knows the trainings by their scripts, not by their process numbers."""
     lost = "its log says nan since step 26–50"
 
@@ -543,5 +543,5 @@ def test_the_heading_of_a_finding_names_the_script_where_several_run():
 
     place = "▲ The loss is NaN since step 26–50  definite, "
     first, second = "rank 0, GPU 0, pid 48220", "rank 1, GPU 1, pid 48221"
-    assert told(1) == [f"{place}{first}"]
+    assert told(1) == [f"{place}train0.py, {first}"]
     assert told(2) == [f"{place}train0.py, {first}", f"{place}train1.py, {second}"]

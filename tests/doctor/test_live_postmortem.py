@@ -58,8 +58,8 @@ def test_findings_of_a_recording_name_their_script():
         ("ddp_train.py", "tensor-cores-idle"),
         ("stall_train.py", "hang-in-loader"),
     }
-    (one, *_) = found(REDACTED / "h200x2-ddp.gsr", "recording")
-    assert one.job == "script-1"
+    (one, *_) = found(DEMOS / "recordings/h200x2-ddp.gsr", "recording")
+    assert one.job == "ddp_train.py", "also where it is the only one"
 
 
 def test_a_recorded_training_in_float32_is_told_that_its_tensor_cores_are_idle():

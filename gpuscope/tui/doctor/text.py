@@ -16,9 +16,11 @@ from ...doctor.report import evidence_lines, fix_sentences
 from ...doctor.steps import KILL, STACKS, copied_steps, marked_step, now_of, steps_of
 from ...model.ended_jobs import number_text
 from ...model.pace import pace_of
+from ...store.view import by_key
 from ...text import styled
 from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
+from ...text.units import count_text
 from ..background.finding_history import FOLDED, Case, CaseGroup, all_well, group_cases
 from ..shell.keymap import key_of
 from ..widgets.table import GUTTER, Column, TableRow
@@ -162,15 +164,15 @@ def confidence_of(finding: Finding) -> str:
 def where_of(group: CaseGroup, host: HostView | None = None) -> str:
     """Return where its findings are: of devices all of them, else the place of the first.
 
-    The script comes before the place where several run on ``host``.
+    The script comes before the place: that of the finding, else that of its job on ``host``.
     """
     places = [case.finding.where for case in (group.first, *group.others)]
     devices = [match for place in places if (match := DEVICE.fullmatch(place))]
     if len(devices) == len(places):
         return f"GPU {ranges_text(int(match[1]) for match in devices)}{devices[0][2]}"
-    jobs = [job for job in host.jobs if job.trainers] if host is not None else []
-    title = next((job.title for job in jobs if job.key == group.first.job), "")
-    return f"{title}, {places[0]}" if title and len(jobs) > 1 else places[0]
+    job = by_key(host.jobs, group.first.job) if host is not None else None
+    title = group.first.finding.job or (job.title if job is not None and job.trainers else "")
+    return ", ".join(filter(None, (title, places[0])))
 
 
 def _beyond(title: str, where: str) -> str:
@@ -462,5 +464,5 @@ def top(
             how = f" · how: tab {key_of('doctor')}, Doctor"
             out.append((group.key, [("  do first: ", "accent"), (title, "text"), (how, "muted")]))
     if len(groups) > rows and out:
-        out[-1][1].append((f"  and {len(groups) - rows} more", "muted"))
+        out[-1][1].append((f" · {count_text(len(groups) - rows, 'more finding')}", "muted"))
     return out
