@@ -830,9 +830,11 @@ def test_where_there_is_one_row_a_lesser_finding_leaves_what_to_do_to_the_jobs()
     assert "other code" in said([waits, other], 1)[0]
     assert len(said([other, waits], 1)) == 2, "it is the worst"
     assert len(said([waits, other], 3)) == 2
-    third = replace(other, number=3, job="c", finding=replace(other.finding, job="nan.py"))
+    third = replace(
+        other, number=3, job="c", finding=replace(other.finding, job="nan.py", where="pid 7")
+    )
     assert said([other, third], 1)[-1].endswith("Doctor · 1 more finding")
-    assert "nan.py, pid" in said([waits, third], 1)[0], "the script, as people know it"
+    assert said([waits, third], 1)[0].endswith("nan.py, pid 7"), "the script, as people know it"
 
 
 @in_loop
