@@ -53,8 +53,8 @@ class LostLoss:
 
     @property
     def brief(self) -> str:
-        """``since step 812 (17 s)``."""
-        return self.place + (f" ({age_text(self.seconds)})" if self.seconds is not None else "")
+        """``since step 812, for 17 s``."""
+        return self.place + (f", for {age_text(self.seconds)}" if self.seconds is not None else "")
 
     @property
     def what(self) -> str:
@@ -63,7 +63,7 @@ class LostLoss:
 
     @property
     def text(self) -> str:
-        """``loss is nan since step 812 (17 s)``."""
+        """``loss is nan since step 812, for 17 s``."""
         return f"{self.what} {self.brief}"
 
 

@@ -216,7 +216,7 @@ def test_it_is_so_for_as_long_as_it_was_watched_and_of_the_rank_that_tells_it():
     found = lost_loss(host, host.jobs[0], history)
     assert found is not None
     assert found.seconds == pytest.approx((SAMPLES - 1 - LOST_AT) / 2)
-    assert found.text == f"loss of rank 0 is nan {SINCE} (16 s)"
+    assert found.text == f"loss of rank 0 is nan {SINCE}, for 16 s"
     assert lost_loss(host, host.jobs[0]).brief == SINCE, "a single look knows no age"
 
 
