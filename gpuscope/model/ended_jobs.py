@@ -82,8 +82,8 @@ def brief_text(jobs: Sequence[EndedJob], window: bool = True) -> str:
 
     Without ``window`` it is not said within which time.
     """
-    counts = counts_text([one.end for one in jobs], brief=True)
-    how = counts.removeprefix("1 ").removeprefix("ended ") if len(jobs) == 1 else counts
+    how = _how(jobs, brief=True)
+    how = how.removeprefix("1 ").removeprefix("ended ") if len(jobs) == 1 else how
     return f"{number_text(jobs, window)}: {how}" if jobs else ""
 
 
@@ -104,7 +104,16 @@ def number_text(jobs: Sequence[EndedJob], window: bool = True) -> str:
 
 def sentence(jobs: Sequence[EndedJob]) -> str:
     """Return how many ended, and in which way; "" for none."""
-    return f"{number_text(jobs)}: {counts_text([one.end for one in jobs])}" if jobs else ""
+    return f"{number_text(jobs)}: {_how(jobs)}" if jobs else ""
+
+
+def _how(jobs: Sequence[EndedJob], brief: bool = False) -> str:
+    """Return in which ways they ended; of several that ended in one way the number is told."""
+    counts = counts_text([one.end for one in jobs], brief)
+    number = f"{len(jobs)} "
+    if len(jobs) < 2 or not counts.startswith(number):
+        return counts
+    return f"all {counts.removeprefix(number).removeprefix('ended ')}"
 
 
 def _newest_first(job: EndedJob) -> float:

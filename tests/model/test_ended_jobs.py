@@ -125,6 +125,17 @@ def test_a_job_that_two_lists_name_counts_once_and_as_the_one_that_knows_more():
     assert brief_text(()) == sentence(()) == ""
 
 
+def test_several_that_ended_in_one_way_are_counted_once():
+    silent, killed = End("ended", "warn", how="without an error message"), End("killed", "bad")
+    alike = [EndedJob((pid,), 100.0, silent) for pid in range(3)]
+    assert brief_text(alike, False) == "3 jobs ended badly: all without an error message"
+    assert sentence(alike).endswith(": all without an error message")
+    mixed = [*alike, EndedJob((9,), 100.0, killed)]
+    assert brief_text(mixed, False) == (
+        "4 jobs ended badly: 1 killed, 3 ended without an error message"
+    )
+
+
 def test_a_job_counts_for_a_day_by_the_clock_of_its_host():
     host = views.host_of(views.ended())
     (job,) = ended_badly(host)
