@@ -18,8 +18,9 @@ from gpuscope.store.view import NOT_SENT
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.background.finding_history import Case
 from gpuscope.tui.device import text as words
+from gpuscope.tui.device.beside_text import peer_lines
 from gpuscope.tui.device.device_screen import WINDOWS, DeviceScreen
-from gpuscope.tui.device.inventory_text import topology_lines
+from gpuscope.tui.device.inventory_text import inventory_lines, topology_lines
 from gpuscope.tui.device.load_text import in_few_words, load_lines, what_it_means
 from gpuscope.tui.doctor.cure import case_of, cure_lines
 from gpuscope.tui.overview.detail_screen import DetailScreen
@@ -226,6 +227,28 @@ def test_health_names_the_code_and_what_to_do():
     assert "remapped at the next reset" in said
     assert "4 uncorrected memory errors" in said
     assert "unreported" in said
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "1 PCIe packet resent"), (2, "2 PCIe packets ")])
+def test_health_counts_one_thing_as_one(count, said):
+    _, device = device_of(devices.training(pcie_replay_count=count))
+    assert said in flat(words.health_lines(device, 200))
+
+
+@pytest.mark.parametrize(
+    ("joules", "said"), [(0, "0.0 kWh"), (30e3, "<0.1 kWh"), (900e3, "0.2 kWh"), (7.2e9, "2,000.0")]
+)
+def test_energy_that_was_used_is_never_none(joules, said):
+    host, device = device_of(devices.training(energy_joules=joules))
+    assert f"{said}" in flat(inventory_lines(host, device, 200))
+
+
+def test_the_memory_of_the_other_gpus_has_the_colours_of_its_layers():
+    host, device = device_of(devices.training(), 1)
+    lines = peer_lines(host, device, 200)
+    tokens = {token for line in lines for text, token in line if set(text) & set("━╸")}
+    drawn = {token.split(" ")[0] for token in tokens} & {"allocated", "cached", "outside", "other"}
+    assert drawn >= {"allocated", "other"}, "no colour of its own that another chart uses"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from ...text.units import amount_text, percent_text
 from ..cells import fit
 from ..processes.idle import BUSY
 from ..processes.training_text import memory_lines, training_lines
+from ..shared.device_bar import memory_bar
 from ..shared.device_state_text import glyph_of, in_short, token_of
 from ..theme import UNICODE, Glyphs
 from ..widgets.bars import meter
@@ -89,7 +90,7 @@ def _peer(
         *meter(load, TRACK, "series1", glyphs, slim=True),
         (f"{'–' if load is None else percent_text(load / 100, whole=True):>6}  ", token),
         (f"{share('sm_active_percent'):>6}{share('tensor_active_percent'):>8}  ", token),
-        *meter(full, TRACK, "warn" if tight else "series2", glyphs, slim=True),
+        *memory_bar(host, device).draw(TRACK, glyphs),
         (f" {fit(sizes, 8, 'right')} ", "warn" if tight else token),
         (f"{amount('power_watts', ' W'):>8}{amount('temperature_celsius', ' °C'):>7}  ", token),
         (f"{glyph_of(state, glyphs)} {state.word}", token_of(state)),

@@ -75,7 +75,8 @@ def inventory_lines(host: HostView, device: DeviceView, cells: int) -> list[Line
     ]
     energy = device.number("energy_joules")
     if energy is not None:
-        groups.append(("energy", [f"{energy / 3.6e6:,.1f} kWh since the driver was loaded"]))
+        used = f"{energy / 3.6e6:,.1f}" if energy >= 0.05 * 3.6e6 or not energy else "<0.1"
+        groups.append(("energy", [f"{used} kWh since the driver was loaded"]))
     lines = [line for label, parts in groups for line in facts(label, parts, cells)]
     if d.mig_instances:
         lines.append(

@@ -212,7 +212,8 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
         if value is None:
             untold.append(group)
         elif value:
-            bad.append(fact(label, [(text.format(f"{value:,.0f}"), kinds.get(token, token))]))
+            told = text.format(f"{value:,.0f}").replace("(s)", "" if value == 1 else "s")
+            bad.append(fact(label, [(told, kinds.get(token, token))]))
             counted.add(group)
         else:
             well.append(group)
@@ -237,21 +238,21 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
         "ECC errors",
         "ECC",
         "ECC",
-        "{} uncorrected memory errors since the driver was loaded",
+        "{} uncorrected memory error(s) since the driver was loaded",
     )
     count(
         "ecc_uncorrected_lifetime_count",
         "ECC in all",
         "ECC",
         "warn",
-        "{} uncorrected memory errors in its lifetime",
+        "{} uncorrected memory error(s) in its lifetime",
     )
     count(
         "ecc_corrected_count",
         "corrected",
         "ECC",
         "text",
-        "{} corrected memory errors since the driver was loaded",
+        "{} corrected memory error(s) since the driver was loaded",
     )
     count(
         "remap_failed",
@@ -272,16 +273,16 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
         "rows",
         "remapped rows",
         "warn",
-        "{} memory rows remapped after uncorrected errors",
+        "{} memory row(s) remapped after uncorrected errors",
     )
     count(
         "remapped_correctable_count",
         "spare rows",
         "remapped rows",
         "text",
-        "{} memory rows remapped as a precaution",
+        "{} memory row(s) remapped as a precaution",
     )
-    count("retired_pages_count", "retired", "retired pages", "warn", "{} memory pages retired")
+    count("retired_pages_count", "retired", "retired pages", "warn", "{} memory page(s) retired")
     count(
         "retired_pages_pending",
         "retire due",
@@ -294,7 +295,7 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
         "replays",
         "PCIe replays",
         "text",
-        "{} PCIe packets resent since the driver was loaded",
+        "{} PCIe packet(s) resent since the driver was loaded",
     )
     lines = bad
     if well:
