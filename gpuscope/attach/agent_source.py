@@ -15,7 +15,7 @@ import os
 import re
 import tokenize
 import zlib
-from typing import Dict, List, Set, Tuple
+from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 from ..process import atomic_file
 from . import bundle
@@ -33,7 +33,7 @@ def zip_to_send() -> bytes:
     Equal sources make equal bytes.
     """
     contents = bundle.agent_contents()
-    digest = hashlib.sha256(b"shipped 3")
+    digest = hashlib.sha256(b"shipped 4")
     for name in sorted(contents):
         digest.update(b"%s\0%d\0" % (name.encode(), len(contents[name])))
         digest.update(contents[name])
@@ -81,14 +81,18 @@ def _make(contents: Dict[str, bytes]) -> bytes:
 
 
 def bare(source: bytes) -> bytes:
-    """Return the same program, line by line, without comments and docstrings.
+    """Return the same program, line by line, without comments, docstrings and annotations.
 
-    Of the indentation, one blank is kept for each level.
+    Those of classes are kept, whose fields they are. Of the indentation, one blank is kept for each
+    level.
     """
     lines = source.splitlines(keepends=True)
     # a region to replace: first line, start byte, last line, end byte, replacement
     cuts: List[Tuple[int, int, int, int, bytes]] = []
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    tokens = list(tokenize.tokenize(io.BytesIO(source).readline))
+    cuts.extend(_annotations(tree, [_place(one) for one in tokens if one.string == "->"]))
+    for node in ast.walk(tree):
         if (
             isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Constant)
@@ -104,15 +108,43 @@ def bare(source: bytes) -> bytes:
                     b'""' + b"\n" * (last - node.lineno),
                 )
             )
-    for token in tokenize.tokenize(io.BytesIO(source).readline):
+    for token in tokens:
         if token.type == tokenize.COMMENT:
-            row, column = token.start[0] - 1, len(token.line[: token.start[1]].encode())
+            row, column = _place(token)
             cuts.append((row, column, row, column + len(token.string.encode()), b""))
     for first, start, last, end, instead in sorted(cuts, reverse=True):
         lines[first : last + 1] = [
             *(lines[first][:start] + instead + lines[last][end:]).splitlines(keepends=True),
         ]
     return _indent_by_one(b"".join(line.rstrip() + b"\n" for line in lines))
+
+
+def _place(token: tokenize.TokenInfo) -> Tuple[int, int]:
+    """Return the line of a token, from 0 on, and the byte of it in which it begins."""
+    return token.start[0] - 1, len(token.line[: token.start[1]].encode())
+
+
+def _annotations(
+    tree: ast.AST, arrows: List[Tuple[int, int]]
+) -> Iterator[Tuple[int, int, int, int, bytes]]:
+    """Yield the regions of a program that annotate arguments, results and variables with a value.
+
+    Few go on in a next line, and are left. ``arrows`` are the places of its ``->``.
+    """
+    fields = {one for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for one in node.body}
+    for node in ast.walk(tree):
+        about: Optional[ast.expr] = None
+        if isinstance(node, ast.arg):
+            about = node.annotation
+            begin = node.lineno - 1, node.col_offset + len(node.arg.encode())
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.returns:
+            about = node.returns
+            begin = max(one for one in arrows if one < (about.lineno - 1, about.col_offset))
+        elif isinstance(node, ast.AnnAssign) and node.value and node not in fields:
+            about = node.annotation
+            begin = (node.target.end_lineno or 1) - 1, node.target.end_col_offset or 0
+        if about is not None and about.end_lineno == begin[0] + 1:
+            yield (*begin, begin[0], about.end_col_offset or 0, b"")
 
 
 def _indent_by_one(source: bytes) -> bytes:

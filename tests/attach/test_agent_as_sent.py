@@ -12,6 +12,7 @@ import types
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
@@ -115,3 +116,27 @@ class Odd(Exception):
     assert "if os: C" in left
     assert "secret" not in left
     compile(left, "x", "exec")
+
+
+def test_annotations_stay_where_they_are_the_fields_of_a_class():
+    source = b"""from dataclasses import dataclass
+@dataclass
+class Point:
+    across: int
+    down: int = 0  # rows
+    def moved(self, by: int) -> "Point": return Point(self.across + by, self.down)
+def far(*points: Point, most: "dict[str,int]" = {}) -> bool:
+    '''Whether one is.'''
+    found: bool = False
+    last: int
+    for last in (one.across for one in points): found = found or last > 9
+    return found
+"""
+    sent = agent_source.bare(source)
+    assert b"def far(*points, most = {})" in sent
+    assert b" found = False" in sent
+    assert [line.split()[:1] for line in sent.splitlines()][10:] == [[b"for"], [b"return"]]
+    names: dict[str, Any] = {}
+    exec(compile(sent, "sent.py", "exec"), names)
+    point = names["Point"](8).moved(2)
+    assert (point.across, point.down, names["far"](point)) == (10, 0, True)
