@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from gpuscope.model.standstill import stands_still
 from gpuscope.store.view import History
 from gpuscope.tui.shared import windows
-from gpuscope.tui.shared.windows import reach_of, span_of_steps
+from gpuscope.tui.shared.windows import reach_of, span_of_steps, window_of_load
 from gpuscope.tui.theme import UNICODE
 from gpuscope.tui.time.rows import split_rows
 from gpuscope.wire import frames as f
@@ -55,6 +58,24 @@ def test_charts_of_steps_end_now_while_a_training_steps():
     steps = trainer()
     assert reach_of(steps, 60.0) == 60.0
     assert span_of_steps(steps, [course], 60.0, 5000.0) == (60.0, 5000.0, " over 1 min")
+
+
+@pytest.mark.parametrize(("read", "shown"), [(8, 15.0), (25, 30.0), (240, 300.0), (4000, 600.0)])
+def test_readings_beside_a_hang_begin_with_what_was_read_of_it(read, shown):
+    host = views.host_of(jobs.ranks(stalled=True))
+    hangs = next(one for one in host.trainers if stands_still(one))
+    now = host.sampled_seconds
+    assert now is not None
+
+    def history(entity: int, column: str, seconds: float | None) -> History:
+        since = tuple(now - n for n in range(read, -1, -1) if n <= (seconds or n))
+        return History(since, (50.0,) * len(since))
+
+    session = SimpleNamespace(history=history)
+    assert window_of_load(session, host, hangs, 600.0) == shown
+    well = trainer()
+    assert window_of_load(session, host, well, 600.0) == 600.0, "its steps stand beside them"
+    assert window_of_load(session, host, None, 600.0) == 600.0
 
 
 def test_a_training_of_one_rank_has_no_row_for_communication_that_there_is_not():

@@ -47,6 +47,21 @@ def window_of(session: Session, host: HostView, trainer: TrainerView | None) -> 
     return shortest_window(now - min(began, default=now))
 
 
+def window_of_load(
+    session: Session, host: HostView, trainer: TrainerView | None, window: float
+) -> float:
+    """Return how much of ``window`` the readings of devices and processes of a trainer show.
+
+    While it hangs no step of before is drawn beside them: they begin with what was read here.
+    """
+    if trainer is None or not stands_still(trainer):
+        return window
+    now, columns = host.sampled_seconds or 0.0, [(host.id, "cpu_percent")]
+    columns += [(device.id, "utilization_percent") for device in host.devices]
+    firsts = [session.history(*one, window).seconds[:1] for one in columns]
+    return shortest_window(now - min((one[0] for one in firsts if one), default=now), window)
+
+
 def reach_of(trainer: TrainerView, window: float) -> float:
     """Return how far back from now a chart of so many seconds of its steps may go."""
     age = trainer.number("step_age_seconds") if stands_still(trainer) else None

@@ -17,7 +17,7 @@ from ...text.units import window_text
 from ..charts.stacked import NO_STEPS
 from ..shared.host_text import why_unknown
 from ..shared.host_trends import power_trends, trainer_trends
-from ..shared.windows import window_of
+from ..shared.windows import window_of, window_of_load
 from ..shell.clock_at import clock_at
 from ..trainer.job_load import devices_of, since_looked
 from ..trainer.step_layers import StepLayers, measured
@@ -200,6 +200,8 @@ class MeasuredPanels(TimePanels):
         if self._load.display:
             rows, ranks = self._load_rows, self._drawn_ranks
             trainer = self.chosen(host)
+            if not self._zoomed:
+                window = window_of_load(self.session, host, trainer, window)
             steps = self.session.history(trainer.id, "step", window) if trainer else NO_STEPS
             over = since_looked(self.session, steps, now)
             found = loads(self.session, host, self._devices, ranks, window, rows, over)

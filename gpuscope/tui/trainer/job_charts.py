@@ -34,7 +34,14 @@ from ..shared.event_rows import event_lines
 from ..shared.job_rows import loss_piece
 from ..shared.job_series import PEAK_SECONDS, loss_course, missing, recent_peaks
 from ..shared.step_split import tokens_of
-from ..shared.windows import LONG_WINDOWS, WINDOWS, reach_of, span_of_steps, window_of
+from ..shared.windows import (
+    LONG_WINDOWS,
+    WINDOWS,
+    reach_of,
+    span_of_steps,
+    window_of,
+    window_of_load,
+)
 from ..shell.clock_at import clock_at
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
@@ -338,6 +345,8 @@ class JobCharts(Grid):
         self, host: HostView, trainer: TrainerView, window: float, clock: float | None
     ) -> None:
         """Draw the charts that name the value of now."""
+        if self._window is None:
+            window = window_of_load(self.session, host, trainer, window)
         if "load" in self.shown:
             lines = [line for line in self._arranged if not {*line} <= {*TEXTS}]
             below = self._events_rows if len(lines) < len(self._arranged) else 0
