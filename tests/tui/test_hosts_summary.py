@@ -365,6 +365,16 @@ def test_the_fleet_says_of_a_job_what_the_job_itself_says(frames, state, eta):
     assert (cells["eta"] != NOTHING) == eta
 
 
+def test_a_job_that_steps_is_not_told_to_be_well_where_something_is_found_on_it():
+    calm, slow = host("busy", 1), host("busy", 2)
+    (job,) = slow.jobs
+    found = [Word(Grade.WARNING, "Rank 1 keeps the others waiting", job.key, job.title)]
+    runs = [("a", summarise(calm).runs()), ("b", summarise(slow, found).runs())]
+    first, second = (row_of(each, TOKENS.glyphs).cells["state"] for each in joined(runs))
+    assert flat([first]).replace("  ", " ") == "◆ Rank 1 keeps the others waiting"
+    assert flat([second]) == "● trains"
+
+
 def test_jobs_that_only_share_a_name_are_not_joined():
     store, _ = fleet.store_of({f"h{n}": (fleet.node(4, "across", 4.0), LIVE) for n in (1, 2)})
     assert across(store.view().hosts) == {}

@@ -67,6 +67,8 @@ class HostJob(NamedTuple):
     input: float | None
     waits: bool
     """Whether a rank's wait for input is a warning."""
+    warned: str = ""
+    """The worst that is found on it, "" for nothing or where its state says something graver."""
 
 
 def run_of(
@@ -124,7 +126,7 @@ def joined(hosts: Sequence[tuple[str, Sequence[HostJob]]]) -> list[Joined]:
 
     def place(one: Joined) -> tuple[int, bool, Trouble, int]:
         kinds = {run.state.kind for _, run in one.parts}
-        waits = any(run.waits for _, run in one.parts)
+        waits = any(run.waits or run.warned for _, run in one.parts)
         grade = 0 if "bad" in kinds else 1 if "warn" in kinds or waits else 2
         worst = min(run.trouble for _, run in one.parts)
         return grade, not one.parts[0][1].mine, worst, -sum(run.gpus for _, run in one.parts)
@@ -203,6 +205,10 @@ def _state(parts: Sequence[tuple[str, HostJob]], glyphs: Glyphs) -> Line:
     if hungry:
         where = f" {hungry[0]}" if len(parts) > 1 else ""
         return [(f"{glyphs.warn} input-bound", "warn"), (where, "muted")]
+    for name, run in parts:
+        if run.warned:
+            where = f" on {name}" if len(parts) > 1 else ""
+            return [(f"{glyphs.warn} ", "warn"), (f"{run.warned}{where}", "text")]
     if not any(run.probed for run in runs):
         return [("no probe", "muted")]
     if any(run.step is not None for run in runs):

@@ -211,8 +211,13 @@ def summarise(
 
     @cache
     def runs() -> tuple[HostJob, ...]:
-        shown = running[:MOST_RUNS]
-        return tuple(run_of(host, job, _job_key(host, job), history, judged) for job in shown)
+        warned = {word.key: word.text for word in reversed(words) if word.grade < Grade.ENDED}
+        return tuple(
+            run_of(host, job, _job_key(host, job), history, judged)._replace(
+                warned=warned.get(job.key, "")
+            )
+            for job in running[:MOST_RUNS]
+        )
 
     return HostSummary(
         key=host.key,
