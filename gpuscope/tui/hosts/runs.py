@@ -205,10 +205,9 @@ def _state(parts: Sequence[tuple[str, HostJob]], glyphs: Glyphs) -> Line:
     if hungry:
         where = f" {hungry[0]}" if len(parts) > 1 else ""
         return [(f"{glyphs.warn} input-bound", "warn"), (where, "muted")]
-    for name, run in parts:
+    for run in runs:
         if run.warned:
-            where = f" on {name}" if len(parts) > 1 else ""
-            return [(f"{glyphs.warn} ", "warn"), (f"{run.warned}{where}", "text")]
+            return [(f"{glyphs.warn} ", "warn"), (run.warned, "text")]
     if not any(run.probed for run in runs):
         return [("no probe", "muted")]
     if any(run.step is not None for run in runs):
