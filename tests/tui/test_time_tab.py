@@ -78,6 +78,9 @@ async def test_before_the_first_trainer_of_a_recording_a_key_goes_to_it():
         assert "(key . goes there)" in screen
         await pilot.press("3")
         await until(pilot, "runs yet: the first starts at 00:13", "Load of the GPUs")
+        await pilot.press("2")
+        await until(pilot, "no probe yet: the first starts at 00:13")
+        await pilot.press("3")
         await pilot.press("full_stop")
         screen = await until(pilot, "gpuscope lab", absent="No trainer")
         assert "the first starts" not in screen

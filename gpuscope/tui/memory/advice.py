@@ -115,12 +115,13 @@ def advice(
     said: Finding | None = None,
     before: SaidBefore | None = None,
     seen_seconds: float = 0.0,
+    first_trainer: str = "",
 ) -> list[Line]:
     """Return the lines of advice, the most important first; they may be wider than the screen.
 
     ``said`` is what the doctor has found wrong with this trainer's memory; what it has ruled
     out is not advised. ``before`` keeps what is said here, and ``seen_seconds`` tells over how
-    long ``found`` is what was held at most.
+    long ``found`` is what was held at most. ``first_trainer`` says when a recording has one.
     """
     before = before or SaidBefore()
     if subject.trainer is not None and subject.trainer.gone:
@@ -158,12 +159,11 @@ def advice(
     lines += _first_steps(said, bool(host.badge)) if said is not None else []
     lines += _recognised_lines(finding) if finding else []
     if subject.allocator is None:
-        lines.append(
-            [
-                ("no probe here. Next run: ", "muted"),
-                ("gpuscope run train.py", "accent"),
-            ]
-        )
+        run: Line = [
+            ("no probe here. Next run: ", "muted"),
+            ("gpuscope run train.py", "accent"),
+        ]
+        lines.append([(f"no probe yet: {first_trainer}", "text")] if first_trainer else run)
     elif not is_growth(said):
         ruled_out = [
             RULED_OUT.get(said.cause, "") if said else "",

@@ -17,6 +17,7 @@ from ...model.reading_age import old_seconds
 from ...store.view import HostView, TrainerView
 from ...text.units import window_text
 from ..shell.clock_at import clock_at
+from ..shell.frozen_view import first_trainer_text
 from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..widgets.pane import Pane, set_title
@@ -193,7 +194,8 @@ class MemoryPane(Pane, can_focus=True):
             self._said = (subject.key, SaidBefore())
         cases = self.session.doctor.cases if any(self.session.found) else ()
         diagnosis = worst_of(subject, cases)
-        lines = advice(host, subject, found, finding, diagnosis, self._said[1], seen)
+        first = first_trainer_text(self.session.replay)
+        lines = advice(host, subject, found, finding, diagnosis, self._said[1], seen, first)
         share = 1.0 if columns < WIDE else LEFT_SHARE if columns < WIDEST else 0.5
         width, beside = max(30, int(columns * share) - 4), int(columns * (1 - share)) - 4
         spare = rows - AROUND_ROWS - needed - len(found.beside) - 1
