@@ -87,7 +87,7 @@ def _finding(
             Evidence("with CUDA, that line may wait for a kernel that an earlier line launched")
         )
     else:
-        name = "stall.alone"
+        name = "stall.alone.line" if at else "stall.alone"
     sure = bool(culprits) and bool(at)
     return WORDINGS.finding(
         name,

@@ -391,6 +391,19 @@ def test_a_hang_is_no_habit_of_the_rank_that_hangs():
     assert {one.partition(".")[0] for one in causes(True)} == {"stall"}
 
 
+def test_a_lone_training_that_hangs_at_a_known_line_is_told_to_look_at_it():
+    scene = one(stall_at="train.py:60 load", step_age_seconds=60.0)
+    for frame in scene:
+        if isinstance(frame, f.Def) and frame.trainer is not None:
+            frame.trainer.cuda = False
+    finding = found(scene)[0]
+    later = [fix.title for fix in finding.fixes if not fix.now]
+    assert later[0].startswith("Find out what train.py:60 waits for")
+    shown = [part.text for part in finding.evidence]
+    assert not any("train.py:60" in text for text in shown), "the title has it"
+    assert "train.py:60 in load" in finding.title
+
+
 @pytest.mark.parametrize(
     ("scene", "pitfall"),
     [
