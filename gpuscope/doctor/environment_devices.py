@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..model.device_state import hardware_faults, unowned_bytes
 from ..model.xid_errors import HARDWARE, PROGRAM, xid_error
+from ..text.ranges import ranges_text
 from ..text.units import bytes_text
 from .environment_facts import WORDINGS, Device, Facts, names, read_visible_devices
 from .finding import Abstained, Evidence, Finding
@@ -274,6 +275,7 @@ def _unowned_memory(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding
     run and no process is listed: one that is left over runs none.
     """
     found = []
+    not_told: dict[tuple[str, str | None], list[tuple[int, float]]] = {}
     for device in devices:
         if device.used_bytes is None or device.owners is None:
             continue
@@ -294,7 +296,7 @@ def _unowned_memory(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding
         elif not device.owners and device.utilization_percent >= _BUSY_PERCENT:
             unclear, why = "unowned", f"kernels run {device.utilization_percent:.0f} % of the time"
         if unclear:
-            yield WORDINGS.abstained(unclear, held=bytes_text(rest), gpu=device.index, why=why)
+            not_told.setdefault((unclear, why), []).append((device.index, rest))
         else:
             found.append(
                 (
@@ -303,6 +305,10 @@ def _unowned_memory(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding
                     f"{len(held)} that hold {bytes_text(sum(size or 0 for size in held))}",
                 )
             )
+    for (unclear, why), rests in not_told.items():  # of all GPUs alike in one line
+        sizes = bytes_text(sum(size for _, size in rests))
+        gpus = ranges_text(index for index, _ in rests)
+        yield WORDINGS.abstained(unclear, held=sizes, gpu=gpus, why=why)
     if not found:
         return
     where, paths = (

@@ -5,6 +5,7 @@ They abstain without evidence, and all is quiet where all is well.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -496,6 +497,20 @@ def test_memory_whose_owner_cannot_be_known(facts):
     report = environment.examine(facts)
     assert [one for one in report.findings if one.severity != "info"] == []
     assert any(one.pitfall == "kill-zombie-process" for one in report.abstained)
+
+
+def test_gpus_whose_owners_are_hidden_alike_are_one_line():
+    cards = [
+        replace(DEVICE, index=index, used_bytes=30 * GIB, owners=(), utilization_percent=0.0)
+        for index in (0, 1, 2, 5)
+    ]
+    facts = replace(host(container="docker"), devices=tuple(cards), environment={})
+    (told,) = [one for one in environment.examine(facts).abstained if "who holds" in one.missing]
+    assert "on GPU 0-2, 5: this container cannot see" in told.missing
+    alone = replace(facts, devices=(cards[0],))
+    (one,) = [one for one in environment.examine(alone).abstained if "who holds" in one.missing]
+    sizes = [float(re.search(r"holds ([\d.]+) GiB", each.missing)[1]) for each in (told, one)]
+    assert sizes[0] == pytest.approx(4 * sizes[1], rel=0.01)
 
 
 def test_a_container_that_hides_owners():
