@@ -30,6 +30,7 @@ from gpuscope.tui.background.view_state import ViewState
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.fakes.probe_client import environment
+from tests.fakes.waiting import until_true
 from tests.fakes.watched import WATCHED
 from tests.tui.doctor_home import Told, at_home
 from tests.tui.pilot import in_loop, make_app, until
@@ -202,8 +203,7 @@ def test_a_session_that_ends_leaves_no_child(tmp_path):
     async def run() -> None:
         aside = Aside(lambda *_: None, [sys.executable, "-c", code])
         aside.start(("environment",))
-        while not pid_file.exists() or not pid_file.read_text():
-            await asyncio.sleep(0.02)
+        await until_true(lambda: pid_file.exists() and pid_file.read_text(), 60)
         aside.close()
         await asyncio.sleep(0.1)
 

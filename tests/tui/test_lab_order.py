@@ -16,7 +16,7 @@ from gpuscope.lab.launch import LabRun
 from gpuscope.tui.runs.demo import Demo
 from gpuscope.tui.runs.runs import LabRuns
 from tests.fakes import views
-from tests.fakes.waiting import alive
+from tests.fakes.waiting import alive, until_true
 from tests.tui.pilot import in_loop
 
 
@@ -56,15 +56,11 @@ class Slow:
 
 
 async def under_way(runs: LabRuns, state: str) -> None:
-    async with asyncio.timeout(20):
-        while runs.state != state:
-            await asyncio.sleep(0)
+    await until_true(lambda: runs.state == state, 20)
 
 
 async def settled(runs: LabRuns) -> None:
-    async with asyncio.timeout(20):
-        while runs._tasks:
-            await asyncio.sleep(0)
+    await until_true(lambda: not runs._tasks, 20)
 
 
 @in_loop

@@ -34,7 +34,7 @@ from gpuscope.tui.runs.run import RunView
 from gpuscope.tui.runs.runs import UNDER_WAY, LabRuns
 from gpuscope.wire import frames as f
 from tests.fakes import views
-from tests.fakes.waiting import alive
+from tests.fakes.waiting import alive, until_true
 from tests.predict.hand_made import traced
 from tests.recordings import REDACTED
 from tests.tui import lab_data
@@ -748,9 +748,7 @@ async def test_what_a_worker_says_last_belongs_to_its_own_run(path):
     assert first.summary["config"]["batch"] == 2
     assert second.summary is None
     runs.stop()
-    async with asyncio.timeout(30):
-        while second.entry is None:
-            await asyncio.sleep(0.02)
+    await until_true(lambda: second.entry is not None, 30)
     assert [e.config.batch for e in RunLedger(path).entries() if e.config] == [4, 2]
 
 
@@ -903,9 +901,7 @@ async def test_the_runs_of_a_series_are_a_group_and_a_failure_ends_it(path):
     runs.measure(a, b, 3, 20)
     series = runs.repeats
     assert series is not None
-    async with asyncio.timeout(20):
-        while not series.over:
-            await asyncio.sleep(0.01)
+    await until_true(lambda: series.over, 20)
     assert (series.state, series.why) == ("done", "")
     assert [c.amp for c in seen] == ["off", "bf16", "bf16", "off", "off", "bf16"]
     assert {c.steps for c in seen} == {20}
@@ -918,9 +914,7 @@ async def test_the_runs_of_a_series_are_a_group_and_a_failure_ends_it(path):
 
     scripted(runs, fail_at=1)
     runs.measure(a, b, 3, 20)
-    async with asyncio.timeout(20):
-        while runs.repeats is None or not runs.repeats.over:
-            await asyncio.sleep(0.01)
+    await until_true(lambda: runs.repeats is not None and runs.repeats.over, 20)
     assert (runs.repeats.state, runs.repeats.why) == ("failed", "B: It ran out of memory.")
 
 
@@ -938,9 +932,7 @@ async def test_a_series_can_be_stopped_and_what_was_measured_stays(path):
 
     runs.launch = launch  # type: ignore[method-assign]
     runs.measure(LabConfig(device="cpu"), LabConfig(device="cpu", amp="bf16"), 5, 10)
-    async with asyncio.timeout(20):
-        while runs._tasks:
-            await asyncio.sleep(0.01)
+    await until_true(lambda: not runs._tasks, 20)
     assert runs.repeats is not None
     assert runs.repeats.state == "stopped"
     assert len(seen) == 2
@@ -1000,17 +992,13 @@ async def test_a_script_is_heard_and_ends_with_all_it_started(tmp_path):
     )
     demo = Demo("x", False, [sys.executable, "-c", script], lambda: None)
     demo.start()
-    async with asyncio.timeout(20):
-        while len(demo.output) < 2:
-            await asyncio.sleep(0.02)
+    await until_true(lambda: len(demo.output) >= 2, 20)
     assert demo.output[0] == "begins"
     pid = int(demo.output[1].split()[1])
     demo.stop()
     await demo.wait()
     assert (demo.state, demo.pid) == ("ended", None)
-    async with asyncio.timeout(5):
-        while alive(pid):
-            await asyncio.sleep(0.02)
+    await until_true(lambda: not alive(pid), 5)
     missing = Demo("x", False, ["/nowhere/python"], lambda: None)
     missing.start()
     await missing.wait()

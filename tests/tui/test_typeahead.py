@@ -14,6 +14,7 @@ from gpuscope.tui.processes.signal_dialog import SignalDialog
 from gpuscope.tui.terminal import typeahead
 from gpuscope.wire import frames as f
 from tests.fakes import views
+from tests.fakes.waiting import until_true
 from tests.tui.pilot import WAIT_SECONDS, feed, in_loop, make_app, until
 
 NAMES = {"\r": "enter", "\x1b": "escape"}
@@ -117,11 +118,7 @@ async def test_keys_behind_the_last_one_do_nothing():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "live")
         burst(app, "qP/x\r")
-        for _ in range(100):
-            if app._exit:
-                break
-            await asyncio.sleep(0.02)
-        assert app._exit
+        await until_true(lambda: app._exit, WAIT_SECONDS)
         assert len(app.screen_stack) <= 1
         assert app._exception is None
 
@@ -141,8 +138,6 @@ async def test_who_leaves_waits_for_no_key_typed_before():
         app.main.action_do = note
         burst(app, "23456" * 20)
         app.post_message(events.Key("ctrl+c", None))
-        async with asyncio.timeout(WAIT_SECONDS):
-            while not app._exit:
-                await asyncio.sleep(0.02)
+        await until_true(lambda: app._exit, WAIT_SECONDS)
         assert done[-1] == "quit"
         assert len(done) <= 2, "the key that is being answered, and that"
