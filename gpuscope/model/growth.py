@@ -26,6 +26,7 @@ from weakref import WeakKeyDictionary
 from ..store.step_points import Point, StepPoints
 from ..store.view import AllocView
 from ..text.units import age_text
+from .look import T95
 
 MIN_POINTS = 30
 """The fewest points after the warm-up that are evidence."""
@@ -50,8 +51,6 @@ POINTS_PER_REACH = 20.0
 The first part of a ramp that is cleared later looks like a leak, so little evidence allows only a
 short forecast.
 """
-_T95 = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
-"""Two-sided 95 % points of Student's t by degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +191,7 @@ def _line(points: Sequence[Point]) -> tuple[float, float, float]:
     variance = sum(r * r for r in rest)
     r = sum(a * b for a, b in pairwise(rest)) / variance if variance > 0 else 0.0
     r = min(max(r, 0.0), 0.8)
-    half = _T95[n - 2] * sqrt(variance / (n - 2) / spread * (1 + r) / (1 - r))
+    half = T95[n - 3] * sqrt(variance / (n - 2) / spread * (1 + r) / (1 - r))
     return slope, slope - half, slope + half
 
 

@@ -53,7 +53,7 @@ IDLE_WORDS: Mapping[str, str] = {
 }
 """The words for each cause. One that is not here is shown as ``not attributed``."""
 LEAST_PARTS = 3
-T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """Two-sided 95 % points of Student's t, from one degree of freedom on."""
 
 
