@@ -195,11 +195,11 @@ async def test_trainers_that_have_ended_are_one_row_below_all_that_is_true_now()
         left(8, 30.0, replace(grave, title="no space left", where="train.py (pid 8)"))
         left(9, 20.0)
         told = "3 jobs ended badly in the last day"
-        screen = await until(pilot, f"○ {told}, the last: no space left", f"{told}: 3 failed")
+        screen = await until(pilot, f"○ {told}, the last: no space left", f"{told}: all failed")
         assert screen.index("finding number 0") < screen.rindex(f"○ {told}")
         assert "▸ ◆ Rank 5 waits for input" in screen
         await pilot.press("G", "k")
-        await until(pilot, f"{told}: 3 failed", "it ran out of memory", "train.py (pid 7)")
+        await until(pilot, f"{told}: all failed", "it ran out of memory", "train.py (pid 7)")
         await pilot.press("enter", "j", "j")
         await until(pilot, "▸ ○ it ran out of memory", "How sure")
         await pilot.press("k", "k", "enter", "j")
