@@ -483,6 +483,17 @@ def test_first_steps_stand_beside_the_findings_that_leave_room_and_below_the_oth
     assert "without this GPU" in " ".join(flat(narrow).split()), "wrapped, not cut"
 
 
+def test_a_full_card_says_what_to_do_first():
+    store, _ = fleet.store_of({"h0": (fleet.node(1, "tight", 6.0), LIVE)})
+    watched = Fleet(lambda: store, clock=Clock())
+    watched.look()
+    watched.judge(table.load())
+    (found,) = watched.look()
+    said = found_on(found, watched, 120)
+    assert said[0].startswith("◆ GPU 0 full: 1.70 GiB free of 140 GiB (and 7 more)")
+    assert said[1].startswith("  do first: Use a smaller micro-batch")
+
+
 def test_two_jobs_of_one_script_have_findings_of_their_own():
     words = [Word(Grade.PROBLEM, "The loss is NaN", key, "nan.py") for key in ("pid-1", "pid-2")]
     found = one("h", Grade.PROBLEM, words=tuple(words))

@@ -8,6 +8,7 @@ judged every few seconds and no key waits for a judgement.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -35,6 +36,7 @@ and the order.
 """
 FORGET_SECONDS = 60.0
 """How long findings of the rules count if they are not confirmed."""
+_DEVICE = re.compile(r"GPU \d+")
 _GRADES = {"problem": Grade.PROBLEM, "warning": Grade.WARNING}
 
 
@@ -254,7 +256,9 @@ class Fleet:
         }
         self._findings[host.key], self._told[host.key] = tuple(told), words
         of_devices = {
-            one.where: Told(one, firsts[one]) for one in reversed(found) if one not in told
+            device[0]: Told(one, firsts[one])
+            for one in reversed(found)
+            if one not in told and (device := _DEVICE.search(one.where)) is not None
         }
         self._of_devices[host.key] = of_devices  # of one device that of the worst
         return tuple(sorted(words, key=lambda word: word[0]))
