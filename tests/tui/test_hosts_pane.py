@@ -162,6 +162,8 @@ async def test_the_title_says_how_many_hosts_in_which_order_and_how_old_they_are
             await until(pilot, f"Hosts (2), worst first · last reading of each {said}")
         await pilot.press("slash", *"alp", "enter")
         await until(pilot, "Hosts (1 of 2 with 'alp'), worst first")
+        await pilot.press("slash", *"zzz", "enter")
+        await until(pilot, "no host contains 'alpzzz'", absent="GPU utilisation")
 
 
 @in_loop

@@ -218,7 +218,7 @@ class FleetPane(Pane):
         one = self._shown.get(self._hosts.cursor_key or "")
         height = self._terminal[1]
         frame = 2 if height >= ROOMY_ROWS else 0
-        free = height - (len(self._shown) + 3 + self._totals_rows() + AROUND_ROWS)
+        free = height - self._hosts_rows - self._totals_rows() - AROUND_ROWS
         least = LEAST_FOUND_ROWS if height >= TINY_ROWS else 0
         fits = free - frame - least >= least_device_rows(self._sizes)
         devices = most_device_rows(self._sizes) if fits else 0
@@ -245,10 +245,10 @@ class FleetPane(Pane):
         """Return what ``rows`` have room for besides what is wrong with a host."""
         if self._unread.display:
             return []  # it has what the host needs
-        lines, host = calm_lines(one, self._hosts.tokens), self._fleet.host(one.key)
+        lines, host = calm_lines(one, tokens := self._hosts.tokens), self._fleet.host(one.key)
         if host is not None and one.answered:
             past, cells = self._fleet.history_of(host), self._terminal[0] - 8
-            load = host_lines(host, past, cells, self._hosts.tokens.glyphs)
+            load = host_lines(host, past, cells, tokens.glyphs)
             if len(lines) + len(load) < rows:
                 lines += [("", []), *(("", [("  ", "text"), *line]) for line in load)]
         return lines
@@ -266,6 +266,10 @@ class FleetPane(Pane):
         return finding_lines(one, missing, cells, self._hosts.tokens, self._fleet.told(one))
 
     @property
+    def _hosts_rows(self) -> int:
+        return max(len(self._shown), 1) + FRAME
+
+    @property
     def _sizes(self) -> list[int]:
         """The number of GPUs of each host."""
         return [one.devices for one in self._shown.values()]
@@ -279,16 +283,15 @@ class FleetPane(Pane):
 
         width, height = self._terminal
         wide = width >= WIDE_COLUMNS
-        free = height - (len(self._shown) + 3 + self._totals_rows() + AROUND_ROWS + taken)
+        free = height - self._hosts_rows - self._totals_rows() - AROUND_ROWS - taken
         lists = room_below(free, self._sizes, 1, wide).jobs  # else nobody works them out
         listed = [one for one in self._shown.values() if one.current and lists]
         jobs = joined([(self._names[one.key], one.runs()) for one in listed])
-        room = room_below(free, self._sizes, len(jobs), wide)
+        room = room_below(free, self._sizes, len(jobs), wide) if self._shown else Room()
         one = self._shown.get(self._hosts.cursor_key or "")
         lower = room.devices or (not any(self._sizes) and free >= CHART_ROWS)
         whole = room.several and room.devices >= sum(self._sizes) + FRAME
-        place = room.charts if whole else lower
-        unread = bool(place) and one is not None and not one.answered
+        unread = one is not None and not one.answered and bool(room.charts if whole else lower)
         self._unread.display, self._loads.display = unread, False
         self._devices.display = bool(room.devices) and (whole or not unread)
         self._show_jobs(jobs, room)
@@ -369,7 +372,7 @@ class FleetPane(Pane):
         # the hosts have what is left, which is nothing where there are charts
         longer = min(self._hosts.longer_rows(), max(room.charts - CHART_ROWS, 0))
         self._chart_rows = room.charts and room.charts - longer
-        self._hosts.styles.height = len(self._shown) + 3 + longer if room.charts else "1fr"
+        self._hosts.styles.height = self._hosts_rows + longer if room.charts else "1fr"
         if room.jobs:
             shown = room.jobs - FRAME
             part = f"{shown} of {len(jobs)}" if shown < len(jobs) else f"{len(jobs)}"
