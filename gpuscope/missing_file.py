@@ -13,6 +13,10 @@ _SUFFIXES = (".py", ".gsr", ".box", ".pickle", ".pkl", ".json", ".log", ".txt", 
 """Endings by which a word that is no path otherwise is meant as a file."""
 
 
+MOST_NAMES, MOST_CELLS = 2000, 100
+"""So many names of a folder are compared, by so many of their letters."""
+
+
 class MissingFile(UserError):
     """A file that the user names is not there. Every verb says so in the same words.
 
@@ -27,7 +31,23 @@ class MissingFile(UserError):
             super().__init__(f"{clean(path)} cannot be read", why, then, "unreadable")
             return
         why = f"there is no folder {clean(folder)}" if folder and not os.path.isdir(folder) else ""
-        super().__init__(f"there is no file {clean(path)}", why, "check the path", "missing")
+        near = _near(path)
+        then = f"check the path: {clean(near)} is there" if near else "check the path"
+        super().__init__(f"there is no file {clean(path)}", why, then, "missing")
+
+
+def _near(path: str) -> str:
+    """Return the file of the same folder and kind that is spelled most like it, "" for none."""
+    from difflib import get_close_matches
+
+    folder, name = os.path.split(path)
+    try:
+        names = os.listdir(folder or ".")[:MOST_NAMES]
+    except OSError:
+        return ""
+    alike = [one for one in names if os.path.splitext(one)[1] == os.path.splitext(name)[1]]
+    found = get_close_matches(name[:MOST_CELLS], alike, 1, 0.75)
+    return os.path.join(folder, found[0]) if found else ""
 
 
 class MissingScript(MissingFile):

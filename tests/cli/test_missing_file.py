@@ -43,6 +43,18 @@ def test_every_verb_says_what_is_missing_why_and_what_to_do(
         )
 
 
+def test_a_file_of_almost_this_name_is_named(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name in ("night-run.gsr", "night_run.log", "other.gsr"):
+        (tmp_path / name).touch()
+    for typed in ("nigt-run.gsr", str(tmp_path / "nigth-run.gsr")):
+        cli.main(["why", typed])
+        meant = str(tmp_path / "night-run.gsr") if "/" in typed else "night-run.gsr"
+        assert capsys.readouterr().err.endswith(f"Next: check the path: {meant} is there\n")
+    cli.main(["why", "nothing-like-it.gsr"])
+    assert capsys.readouterr().err.endswith("Next: check the path\n")
+
+
 def test_of_several_files_the_others_are_read(capsys, tmp_path):
     there, gone = tmp_path / "a.log", tmp_path / "gone.log"
     there.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
