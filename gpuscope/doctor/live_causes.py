@@ -468,7 +468,7 @@ def gain(
     low, high = between
     least, most = percent_text(low), percent_text(high)
     sure = f"{least} to {most}" if least != most else ""
-    then = step_left(step_seconds, share) if step_seconds and share < 1 else ""
+    then = step_left(step_seconds, share) if step_seconds else ""
     now = duration_text(step_seconds) if step_seconds else ""
     if then and by:
         less = f"{percent_text(share)} less" + (f", {sure}" if sure else "")

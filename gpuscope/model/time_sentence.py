@@ -10,9 +10,6 @@ from ..wire.clean import clean
 from .time_cause import Cause
 from .time_ledger import TimeLedger
 
-NEXT_TO_NOTHING = 0.05
-"""Of a step: less than this share is no length that a cure could be promised to leave."""
-
 NEARLY_ALL = 0.995
 """From this share on, what is shown as 100 % is called all of the time."""
 PASSES = frozenset(("forward", "backward", "optimizer"))
@@ -25,10 +22,8 @@ MOST_OF_IT = 0.5
 
 
 def step_left(step: float, saves: float) -> str:
-    """Return how long a step would take at best, once this share of it is saved."""
-    if 1 - saves < NEXT_TO_NOTHING:
-        return f"under {duration_text(step * NEXT_TO_NOTHING)}"
-    return f"{duration_text(step * (1 - saves))} or more"
+    """Return how long a step would take at best, once this share of it is saved; "" if all is."""
+    return f"{duration_text(step * (1 - saves))} or more" if saves < NEARLY_ALL else ""
 
 
 def _slow_forward(ledger: TimeLedger) -> str:
@@ -88,7 +83,7 @@ def sentence(
         cured = "At the other ranks' pace" if evened else "Without it"
         if worst.cured_by:
             cured = worst.cured_by[:1].upper() + worst.cured_by[1:]
-        rest = f" {cured} a step would take {left}{now}."
+        rest = f" {cured} a step would take {left}{now}." if left else ""
     begin = NO_WARNING if calm else ""
     share = f"{begin}{percent_text(about.share)} of the time{between}"
     return f"{share} goes into {worst.words}{place}.{rest}"

@@ -168,10 +168,10 @@ def pictures() -> dict[str, list[Scene]]:
         "Does not fit on 4090",
     )
     fixes = Scene(
-        "The largest batch that fits, and what each fix would free",
+        "What each fix would free, and what the GPU then needs",
         page(prediction, "reached in"),
         6,
-        r"Largest batch: \d+",
+        r"micro-batch 32 instead of 64 +fits",
     )
     left_out, answers = grid_of_text("…", WIDTH), page(prediction, "reached in", 14)
     return {
