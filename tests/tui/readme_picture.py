@@ -173,14 +173,14 @@ def pictures() -> dict[str, list[Scene]]:
         6,
         r"micro-batch 32 instead of 64 +fits",
     )
-    left_out, answers = grid_of_text("…", WIDTH), page(prediction, "reached in", 14)
+    left_out, answers = grid_of_text("…", WIDTH), page(prediction, "reached in", 15)
     return {
         "tour": [hang, cause, memory, full, other_settings, verdict, fixes],
         "overview": [hang],
         "doctor": [cause],
         "memory": [memory],
         "slow": [slow],
-        "predict": [replace(verdict, grid=[*verdict.grid[:8], *left_out, *answers])],
+        "predict": [replace(verdict, grid=[*verdict.grid[:6], *left_out, *answers])],
     }
 
 
