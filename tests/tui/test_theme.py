@@ -203,6 +203,12 @@ def test_ascii_glyphs_are_ascii() -> None:
     )
 
 
+@pytest.mark.parametrize("glyphs", [theme.UNICODE, theme.MONOCHROME], ids=["colour", "monochrome"])
+def test_each_glyph_that_a_text_may_keep_has_a_likeness_in_ascii(glyphs: theme.Glyphs) -> None:
+    texts = [one for name in glyphs._fields if isinstance(one := getattr(glyphs, name), str)]
+    assert "?" not in plain("".join([*texts, *glyphs.patterns.values()]))
+
+
 @pytest.mark.parametrize("sign", "■▶×≈≠≡✓✖ø±µ…–·")
 def test_a_sign_within_a_text_has_a_likeness_in_ascii(sign: str) -> None:
     assert plain(sign) != "?"
