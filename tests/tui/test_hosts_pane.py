@@ -701,3 +701,25 @@ async def test_hosts_without_gpus_leave_out_their_columns_and_list_all_that_is_f
         heading = next(line for line in shown.splitlines() if "STATE▾" in line)
         assert all(name not in heading for name in ("BUSY", "FREE", "UTIL", "TENS", "MEM"))
         assert ("CPU   RAM" in heading) == (size[0] > 80), "before a long reason at 80 cells"
+
+
+@each("size", [(80, 24), (120, 40), (200, 60)])
+@in_loop
+async def test_all_that_is_wrong_with_a_host_is_counted_however_little_has_room(size):
+    app = app_of({"ash": ("busy", LIVE), "elm": ("busy", LIVE)}, "fleet")
+    async with app.run_test(size=size) as pilot:
+        await settled(pilot, "2 hosts")
+        fleet_ = app.main.query_one(FleetPane)._fleet
+        names = "abcdefghijkl"
+        wrong = tuple(Word(Grade.WARNING, f"trouble {name} is " + "long " * 6) for name in names)
+        fleet_._found["ash"] = fleet_._clock(), wrong
+        app.main.refresh_all()
+        shown = await until(pilot, "trouble a")
+        (row,) = (line for line in shown.splitlines() if "▸" in line and "more" in line)
+        begun = sum(f"trouble {name}" in row for name in names)
+        assert f"· {len(names) - begun} more" in row
+        below = shown.partition(row)[2]
+        listed = sum(f"◆ trouble {name}" in below for name in names)
+        of = "12" if listed == 12 else f"{listed} of 12"
+        assert listed
+        assert f"Wrong on ash ({of})" in shown or size[1] < 32, "a title needs a frame"

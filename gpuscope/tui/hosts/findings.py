@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -104,6 +104,16 @@ def key_of_word(word: Word, told: Mapping[Word, Told]) -> str:
     if known is None:
         return f"{word.key} {_FIGURES.sub('', word.text)}"
     return f"{word.key} {known.finding.pitfall} {known.finding.cause}"
+
+
+def counted(one: HostSummary, told: Mapping[Word, Told], listed: Collection[str]) -> str:
+    """Return how many things are wrong with a host, and of how many the keys are ``listed``.
+
+    It is "" where nothing is wrong.
+    """
+    keys = [key_of_word(word, told) for word in one.words if word.grade < Grade.IDLE]
+    shown = sum(key in listed for key in keys)
+    return f"{shown} of {len(keys)}" if shown < len(keys) else f"{shown or ''}"
 
 
 def _titled(word: Word, tokens: Tokens) -> Line:

@@ -27,7 +27,7 @@ from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable, TableRow
 from ..widgets.text import Lines
-from .findings import Found, calm_lines, finding_lines, key_of_word, says_the_same
+from .findings import Found, calm_lines, counted, finding_lines, key_of_word, says_the_same
 from .lower import HostCharts
 from .order import SORTS, title_of
 from .room import CHART_ROWS, FRAME, Room, least_device_rows, most_device_rows, room_below
@@ -254,7 +254,7 @@ class FleetPane(Pane):
         return lines
 
     def _name_findings(self, one: HostSummary) -> None:
-        count = sum(word.grade < Grade.IDLE for word in one.words)
+        count = counted(one, self._fleet.told(one), self._found.keys)
         there = "" if self._found.has_focus else f"{key_of('next_pane')}, "
         opens = f" · {there}{key_of('open')}: the finding in full" if self._found.current else ""
         title = f"Wrong on {one.name} ({count}){opens}" if count else f"{one.name}: no trouble"

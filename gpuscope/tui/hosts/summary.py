@@ -34,7 +34,6 @@ from ..shared.job_rows import devices_of
 from ..shell.keymap import key_of
 from .runs import HostJob, run_of
 
-MOST_WORDS, MOST_RUNS = 8, 8
 TOP_LEVEL = 7
 """The level of a device that is always busy: an eighth below its line, so that rows stay apart."""
 
@@ -189,7 +188,7 @@ def summarise(
             for word in _of_job(host, job, found, history, full)
         ]
         words += [Word(Grade.ENDED, brief_text(ended))] if ended else []
-    words = sorted(dict.fromkeys(words), key=lambda word: word[0])[:MOST_WORDS]
+    words = sorted(dict.fromkeys(words), key=lambda word: word[0])
     unread = host.nvml if current and not host.devices else None
     cpu, available = host.number("cpu_percent"), host.number("memory_available_bytes")
     memory = host.definition.memory_total_bytes
@@ -216,7 +215,7 @@ def summarise(
             run_of(host, job, _job_key(host, job), history, judged)._replace(
                 warned=warned.get(job.key, "")
             )
-            for job in running[:MOST_RUNS]
+            for job in running
         )
 
     return HostSummary(

@@ -87,6 +87,11 @@ class FindingList(Lines, can_focus=True):
         self.show([line for _, line in found])
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """The key of the finding of each line, "" for a line that is of none."""
+        return self._keys
+
+    @property
     def current(self) -> str:
         """The key of the finding under the cursor, "" where there is none."""
         return self._keys[self._cursor] if self._cursor < len(self._keys) else ""
