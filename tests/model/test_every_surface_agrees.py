@@ -130,7 +130,7 @@ STATES = [
         severity="problem",
         finding=("gpu-health", "problem"),
         alert="lost",
-        grade=Grade.PROBLEM,
+        grade=Grade.BROKEN,
     ),
     State(
         "a call that does not return",
@@ -141,7 +141,7 @@ STATES = [
         severity="unchecked",
         finding=("gpu-health", "problem"),
         alert="lost",
-        grade=Grade.PROBLEM,
+        grade=Grade.BROKEN,
     ),
     State(
         "a device that does not say who it is",
@@ -152,7 +152,7 @@ STATES = [
         severity="unchecked",
         finding=("gpu-health", "problem"),
         alert="lost",
-        grade=Grade.PROBLEM,
+        grade=Grade.BROKEN,
     ),
     State(
         "three uncorrected errors",
@@ -174,7 +174,7 @@ STATES = [
         severity="problem",
         finding=("gpu-health", "problem"),
         alert="lost",
-        grade=Grade.PROBLEM,
+        grade=Grade.BROKEN,
     ),
     State(
         "full at 98 %",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -10,10 +11,12 @@ import pytest
 from gpuscope.cli.commands import oneline
 from gpuscope.cli.commands.ps import document as ps_document
 from gpuscope.doctor import live, order
-from gpuscope.store.view import HostView, no_history
+from gpuscope.store.view import HostView, Link, no_history
 from gpuscope.tui.background.finding_history import FindingHistory
+from gpuscope.tui.hosts.host_brief import job_of
 from gpuscope.tui.hosts.runs import joined
-from gpuscope.tui.hosts.summary import summarise
+from gpuscope.tui.hosts.summary import Grade, summarise
+from gpuscope.tui.hosts.watch import word_of
 from gpuscope.tui.shared.job_rows import job_lines
 from gpuscope.wire import frames as f
 from tests.fakes.wire import heard, hello, row, sample
@@ -48,7 +51,7 @@ def host(found: tuple[int, ...]) -> HostView:
     tick = sample(1, h=[], g=[], p=[], u=[], t=rows, a=[], why=why)
     view = heard(hello(), *defs, tick).view().host
     assert view is not None
-    return view
+    return replace(view, link=Link("live"))
 
 
 def pid_in(text: str) -> int:
@@ -87,8 +90,24 @@ def findings(view: HostView) -> list[int]:
     return [case.pid for case in shown if case.pid is not None]
 
 
+def wrong_in_fleet(view: HostView) -> list[int]:
+    return [pid_in(word.job) for word in summarise(view).words]
+
+
+def told_in_fleet(view: HostView) -> list[int]:
+    found = order.rank(live.examine(view).findings)
+    told = [word_of(one, False, job_of(one, view)) for one in found]
+    words = summarise(view, [word for word in told if word is not None]).words
+    return [pid_in(word.job) for word in words if word.grade <= Grade.PROBLEM]
+
+
 ALL: tuple[Callable[[HostView], list[int]], ...] = (overview, ps, fleet)
-PROBLEMS: tuple[Callable[[HostView], list[int]], ...] = (doctor, findings)
+PROBLEMS: tuple[Callable[[HostView], list[int]], ...] = (
+    doctor,
+    findings,
+    wrong_in_fleet,
+    told_in_fleet,
+)
 FOUND = [*permutations(WORST_FIRST)][::97]
 
 

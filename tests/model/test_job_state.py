@@ -60,7 +60,7 @@ CASES = [
         "bad",
         "lost: GPU 1 of rank 1",
         "▲ GPU 1 lost",
-        Grade.PROBLEM,
+        Grade.BROKEN,
         "problem",
     ),
     Below(
@@ -70,7 +70,7 @@ CASES = [
         "bad",
         "lost: GPU 3 of rank 3",
         "▲ GPU 3 lost",
-        Grade.PROBLEM,
+        Grade.BROKEN,
         "problem",
     ),
     Below(
@@ -80,7 +80,7 @@ CASES = [
         "bad",
         "remap failed: GPU 1 of rank 1",
         "▲ GPU 1 remap failed",
-        Grade.PROBLEM,
+        Grade.BROKEN,
         "problem",
     ),
     Below(
@@ -180,5 +180,5 @@ def test_the_devices_of_a_host_are_judged_once_however_many_jobs_it_has(monkeypa
     assert len(job_lines(host, history=history)) == 2, "my training, and what others run"
     assert judged == [*range(8)], "the list of jobs"
     judged.clear()
-    assert len(summarise(host, (), history).runs()) == 8
+    assert len(summarise(host, (), history).runs()) == 9, "each, however many"
     assert judged == [*range(8)], "the Fleet"

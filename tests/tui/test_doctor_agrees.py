@@ -260,7 +260,7 @@ def test_nothing_warns_of_a_job_that_the_doctor_does_not_warn_of(scene: str) -> 
     warned = ("a rank with slow input", "ranks that wait for input and save checkpoints")
     assert (line.kind == "warn") == (scene in (*warned, "much input on a CPU"))
     grade = summarise(host, (), history).grade
-    worst = {Grade.PROBLEM: "problem", Grade.STALLED: "problem", Grade.WARNING: "warning"}
+    worst = {one: "problem" for one in Grade if one <= Grade.PROBLEM} | {Grade.WARNING: "warning"}
     assert worst.get(grade, "info") in {*told, "info"}
 
 

@@ -54,7 +54,7 @@ def one(key: str, grade: Grade = Grade.FINE, **more: object) -> HostSummary:
     [
         ("busy", Grade.FINE, "", 8, 0, 0),
         ("stalled", Grade.STALLED, "rank 3 is stuck at data.py:88 in __getitem__", 0, 8, 0),
-        ("lost", Grade.PROBLEM, "GPU 5 lost: fallen off the bus", 5, 0, 2),
+        ("lost", Grade.BROKEN, "GPU 5 lost: fallen off the bus", 5, 0, 2),
         ("tight", Grade.TIGHT, "GPU 0 full", 8, 0, 0),
         ("idle", Grade.IDLE, "", 0, 3, 5),
         ("free", Grade.IDLE, "", 0, 0, 8),
@@ -334,7 +334,7 @@ def test_a_job_on_two_hosts_names_the_host_that_keeps_it():
     of_job = job.key, job.title
     assert said["h3"] == [
         Word(
-            Grade.PROBLEM,
+            Grade.BROKEN,
             "keeps 1 other hosts: rank 11 is stuck at data.py:88 in __getitem__; "
             "ranks 0–10, 12–15 wait in all_reduce",
             *of_job,
@@ -628,14 +628,16 @@ def test_the_job_on_the_row_of_a_host_is_the_one_its_worst_is_about():
     found = [Word(Grade.PROBLEM, "The loss is NaN since step 160", "nan", "nan.py")]
     told = summarise(both, found)
     row = host_row(told, TOKENS)
-    assert flat([row.cells["job"]]).replace("  ", " ") == "nan.py +1"
-    assert flat([row.cells["worst"]]) == "The loss is NaN since step 160 · 1 more"
-    narrow = host_row(told, TOKENS, narrow=True).cells["worst"]
-    assert flat([narrow]) == "nan.py: The loss is NaN since step 160 · 1 more"
-    roomy = flat([host_row(told, TOKENS, room=200).cells["worst"]])
-    assert roomy.startswith("The loss is NaN since step 160 · late.py: stalled: rank ")
+    assert flat([row.cells["job"]]).replace("  ", " ") == "late.py +1", "a hang comes first"
+    assert flat([row.cells["worst"]]).endswith(" · 1 more")
+    narrow = host_row(told, TOKENS, narrow=True, room=400).cells["worst"]
+    stalled, nan = flat([narrow]).split(" · ")
+    assert stalled.startswith("late.py: stalled: rank ")
+    assert nan == "nan.py: The loss is NaN since step 160"
+    roomy = flat([host_row(told, TOKENS, room=400).cells["worst"]])
+    assert roomy.startswith("stalled: rank ")
     little = flat([host_row(told, TOKENS, room=24).cells["worst"]])
-    assert little == "The loss is Na… · 1 more"
-    below = [flat([line]) for _, line in finding_lines(told, Missing(), 120, TOKENS)]
-    assert below[0] == "▲ nan.py: The loss is NaN since step 160"
-    assert below[1].startswith("▲ late.py: stalled: rank "), "of the other job: it is not hidden"
+    assert little == "stalled: rank … · 1 more"
+    below = [flat([line]) for _, line in finding_lines(told, Missing(), 200, TOKENS)]
+    assert below[0].startswith("▲ late.py: stalled: rank ")
+    assert below[1] == "▲ nan.py: The loss is NaN since step 160", "of the other job: not hidden"

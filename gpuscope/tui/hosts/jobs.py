@@ -68,7 +68,7 @@ def _of_job(members: Sequence[Member]) -> list[tuple[str, Word]]:
     if not stall.behind:
         return []
     culprits = {home[id(trainer)].key: home[id(trainer)].name for trainer in stall.behind}
-    grade = Grade.FINE if stall.busy else Grade.PROBLEM
+    grade = Grade.FINE if stall.busy else Grade.BROKEN
     out: list[tuple[str, Word]] = [
         (
             key,

@@ -71,8 +71,9 @@ ROOMS_SHOWN = 12
 AWAY = ("stale", "unreachable")
 """States of a link in which a host sends nothing new."""
 _TOKENS = {
-    Grade.PROBLEM: "bad",
+    Grade.BROKEN: "bad",
     Grade.STALLED: "bad",
+    Grade.PROBLEM: "bad",
     Grade.UNREACHABLE: "bad",
     Grade.STALE: "warn",
     Grade.TIGHT: "warn",
@@ -214,8 +215,9 @@ class EachDevice:
 def mark_of(grade: Grade, glyphs: Glyphs) -> Piece:
     """Return the sign of a grade, which can be told apart without colours."""
     glyph = {
-        Grade.PROBLEM: glyphs.bad,
+        Grade.BROKEN: glyphs.bad,
         Grade.STALLED: glyphs.bad,
+        Grade.PROBLEM: glyphs.bad,
         Grade.UNREACHABLE: glyphs.bad,
         Grade.CONNECTING: glyphs.unknown,
         Grade.IDLE: glyphs.idle,

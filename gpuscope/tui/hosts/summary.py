@@ -39,19 +39,21 @@ TOP_LEVEL = 7
 
 
 class Grade(IntEnum):
-    """How urgently a host needs attention, the most urgent first."""
+    """How urgently a host needs attention, the most urgent first: a hang before a lost loss."""
 
-    PROBLEM = 0
+    BROKEN = 0
+    """It has lost a device, or a rank there keeps other hosts waiting."""
     STALLED = 1
-    UNREACHABLE = 2
-    STALE = 3
-    TIGHT = 4
-    WARNING = 5
-    ENDED = 6
+    PROBLEM = 2
+    UNREACHABLE = 3
+    STALE = 4
+    TIGHT = 5
+    WARNING = 6
+    ENDED = 7
     """A job has ended badly there in the last day. What runs there now is well."""
-    CONNECTING = 7
-    IDLE = 8
-    FINE = 9
+    CONNECTING = 8
+    IDLE = 9
+    FINE = 10
 
 
 class Word(NamedTuple):
@@ -262,7 +264,7 @@ def _of_devices(verdicts: Sequence[tuple[DeviceView, DeviceState]]) -> Iterable[
     """Return the first device in each state that is a trouble, and how many more are in it."""
     seen: dict[tuple[Grade, str], tuple[str, int]] = {}
     for device, verdict in verdicts:
-        grade = {"bad": Grade.PROBLEM, "warn": Grade.WARNING}.get(verdict.kind)
+        grade = {"bad": Grade.BROKEN, "warn": Grade.WARNING}.get(verdict.kind)
         if grade is None or verdict.word in (*HANGS, "filling"):  # the words on the job say it
             continue
         grade = Grade.TIGHT if verdict.word == "full" else grade
@@ -290,7 +292,7 @@ def _of_job(
         return Word(grade, text, job.key, job.title)
 
     stall = find_stall(job.trainers)
-    if stall is not None and not known & {Grade.STALLED, Grade.PROBLEM}:
+    if stall is not None and min(known, default=Grade.FINE) > Grade.PROBLEM:
         yield (
             of_it(Grade.FINE, f"waiting: {stall.text}")
             if stall.busy
@@ -410,7 +412,7 @@ def totals(summaries: Sequence[HostSummary]) -> HostTotals:
         unheard=sum(one.devices for one in summaries if not one.current),
         jobs=len({key for one in heard for key in one.jobs}),
         ended=tuple(job for one in heard for job in one.ended),
-        problems=sum(one.grade <= Grade.STALLED for one in heard),
-        warned=sum(Grade.STALLED < one.grade <= Grade.ENDED for one in heard),
+        problems=sum(one.grade <= Grade.PROBLEM for one in heard),
+        warned=sum(Grade.PROBLEM < one.grade <= Grade.ENDED for one in heard),
         room=tuple(sorted(room, key=lambda entry: (-entry[1], -entry[2]))),
     )

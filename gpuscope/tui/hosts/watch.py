@@ -252,7 +252,7 @@ class Fleet:
         words = {
             word: Told(one, firsts[one])
             for one in told
-            if (word := _word(one, one in ends.findings, job_of(one, host))) is not None
+            if (word := word_of(one, one in ends.findings, job_of(one, host))) is not None
         }
         self._findings[host.key], self._told[host.key] = tuple(told), words
         of_devices = {
@@ -264,7 +264,8 @@ class Fleet:
         return tuple(sorted(words, key=lambda word: word[0]))
 
 
-def _word(finding: Finding, of_the_dead: bool, job: JobView | None) -> Word | None:
+def word_of(finding: Finding, of_the_dead: bool, job: JobView | None) -> Word | None:
+    """Return the words for a finding on a ``job``, None where it is no trouble."""
     grade = _GRADES.get(finding.severity)
     key, title = (job.key, job.title) if job is not None else ("", "")
     if grade is None or of_the_dead:
