@@ -27,6 +27,7 @@ from . import (
 )
 from .finding import Abstained, Finding, Report
 from .live_scene import Findings, LiveScene, living
+from .order import pid_of
 
 _OF_A_JOB: tuple[Callable[[LiveScene, JobView], Findings], ...] = (
     live_stall.standstill,
@@ -128,6 +129,14 @@ def pids_of(job: JobView) -> Iterator[int]:
     """Yields the pids of a job's members."""
     yield from (trainer.definition.pid for trainer in job.trainers)
     yield from (process.definition.pid for process in job.processes)
+
+
+def job_of(finding: Finding, host: HostView) -> JobView | None:
+    """Returns the job that a finding is about, None where it is about the host or several jobs."""
+    named = pid_of(finding)
+    pids = set(finding.pids if named is None else (named,))
+    about = [job for job in host.jobs if not pids.isdisjoint(pids_of(job))]
+    return about[0] if len(about) == 1 else None
 
 
 def _job_name(job: JobView) -> str:

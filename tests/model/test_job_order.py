@@ -13,7 +13,6 @@ from gpuscope.cli.commands.ps import document as ps_document
 from gpuscope.doctor import live, order
 from gpuscope.store.view import HostView, Link, no_history
 from gpuscope.tui.background.finding_history import FindingHistory
-from gpuscope.tui.hosts.host_brief import job_of
 from gpuscope.tui.hosts.runs import joined
 from gpuscope.tui.hosts.summary import Grade, summarise
 from gpuscope.tui.hosts.watch import word_of
@@ -96,7 +95,7 @@ def wrong_in_fleet(view: HostView) -> list[int]:
 
 def told_in_fleet(view: HostView) -> list[int]:
     found = order.rank(live.examine(view).findings)
-    told = [word_of(one, False, job_of(one, view)) for one in found]
+    told = [word_of(one, False, live.job_of(one, view)) for one in found]
     words = summarise(view, [word for word in told if word is not None]).words
     return [pid_in(word.job) for word in words if word.grade <= Grade.PROBLEM]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -16,10 +17,12 @@ from gpuscope.model.device_state import judge
 from gpuscope.model.memory_account import account
 from gpuscope.store.view import HostView, no_history
 from gpuscope.text.units import percent_text
+from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.hosts.summary import Grade, summarise
 from gpuscope.tui.memory.advice import MEMORY, advice
 from gpuscope.tui.memory.subjects import subjects
 from gpuscope.tui.shared.job_rows import job_lines
+from gpuscope.tui.shell.session import Session
 from gpuscope.tui.trainer.job_text import standing_out
 from gpuscope.tui.trainer.rank_rows import columns_for, rank_rows
 from gpuscope.wire import frames as f
@@ -145,6 +148,25 @@ async def test_between_two_looks_of_the_doctor_the_shares_are_those_of_its_findi
         shares, found = shares_and_findings()
         assert shares == {"45"}, "in the very frame in which it was judged"
         assert "45 %" in found
+
+
+@in_loop
+async def test_the_overview_marks_a_job_of_which_the_doctor_finds_what_no_line_below_it_tells():
+    minute = clocks.rows_of({"validation": 0.9}, 500)
+    session = Session(clocks.one_trainer(minute, 0.1, 97.0))
+    session.doctor.prepare()
+    app = GpuscopeApp(session, "overview")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Validation takes 90 %", "◆ train.py")
+        (case,) = (one for one in session.doctor.cases if "Validation" in one.finding.title)
+        session.doctor._next = float("inf")
+        graver = replace(case, finding=replace(case.finding, severity="problem"))
+        session.doctor._cases = (graver,)
+        app.main.refresh_all()
+        await until(pilot, "▲ train.py")
+        session.doctor._cases = (replace(graver, past=True),)
+        app.main.refresh_all()
+        await until(pilot, "train.py", absent="▲ train.py")
 
 
 def test_one_wait_for_input_has_one_figure_everywhere():

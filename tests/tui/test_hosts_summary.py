@@ -365,13 +365,14 @@ def test_the_fleet_says_of_a_job_what_the_job_itself_says(frames, state, eta):
     assert (cells["eta"] != NOTHING) == eta
 
 
-def test_a_job_that_steps_is_not_told_to_be_well_where_something_is_found_on_it():
+@pytest.mark.parametrize(("grade", "sign"), [(Grade.WARNING, "◆"), (Grade.PROBLEM, "▲")])
+def test_a_job_that_steps_is_not_told_to_be_well_where_something_is_found_on_it(grade, sign):
     calm, slow = host("busy", 1), host("busy", 2)
     (job,) = slow.jobs
-    found = [Word(Grade.WARNING, "Rank 1 keeps the others waiting", job.key, job.title)]
+    found = [Word(grade, "Rank 1 keeps the others waiting", job.key, job.title)]
     runs = [("a", summarise(calm).runs()), ("b", summarise(slow, found).runs())]
     first, second = (row_of(each, TOKENS.glyphs).cells["state"] for each in joined(runs))
-    assert flat([first]).replace("  ", " ") == "◆ Rank 1 keeps the others waiting"
+    assert flat([first]).replace("  ", " ") == f"{sign} Rank 1 keeps the others waiting"
     assert flat([second]) == "● trains"
 
 

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...doctor.live import pids_of
-from ...doctor.order import pid_of
+from ...doctor.live import job_of
 from ...doctor.report import evidence_lines
 from ...doctor.steps import steps_of
 from ...model.job_ends import end_of
-from ...store.view import HistoryOf, HostView, JobView
+from ...store.view import HistoryOf, HostView
 from ...text import styled
 from ...text.styled import Line
 from ..doctor.text import LABEL, SEVERITY_TOKENS, glyph_of, with_label
@@ -72,14 +71,6 @@ def brief_lines(
             continue  # what follows may be shorter
         out += [*gap, *part]
     return out[:rows]
-
-
-def job_of(finding: Finding, host: HostView) -> JobView | None:
-    """Return the job that a finding is about, None where it is about the host or several jobs."""
-    named = pid_of(finding)
-    pids = set(finding.pids if named is None else (named,))
-    about = [job for job in host.jobs if not pids.isdisjoint(pids_of(job))]
-    return about[0] if len(about) == 1 else None
 
 
 def _machine(host: HostView) -> str:

@@ -67,8 +67,8 @@ class HostJob(NamedTuple):
     input: float | None
     waits: bool
     """Whether a rank's wait for input is a warning."""
-    warned: str = ""
-    """The worst that is found on it, "" for nothing or where its state says something graver."""
+    warned: Piece | None = None
+    """The worst that is found on it and how grave it is: "bad" or "warn"."""
 
 
 def run_of(
@@ -126,7 +126,8 @@ def joined(hosts: Sequence[tuple[str, Sequence[HostJob]]]) -> list[Joined]:
 
     def place(one: Joined) -> tuple[int, bool, Trouble, int]:
         kinds = {run.state.kind for _, run in one.parts}
-        waits = any(run.waits or run.warned for _, run in one.parts)
+        kinds |= {run.warned[1] for _, run in one.parts if run.warned is not None}
+        waits = any(run.waits for _, run in one.parts)
         grade = 0 if "bad" in kinds else 1 if "warn" in kinds or waits else 2
         worst = min(run.trouble for _, run in one.parts)
         return grade, not one.parts[0][1].mine, worst, -sum(run.gpus for _, run in one.parts)
@@ -195,19 +196,19 @@ def _worst_loss(runs: Sequence[HostJob]) -> Piece | None:
 
 def _state(parts: Sequence[tuple[str, HostJob]], glyphs: Glyphs) -> Line:
     """Return the worst state of a job's parts, and on which GPUs or on which host it is."""
+    runs = [run for _, run in parts]
+    hungry = [name for name, run in parts if run.waits]
     for kind, sign in (("bad", glyphs.bad), ("warn", glyphs.warn)):
         for name, run in parts:
             if run.state.kind == kind:
                 where = run.state.where if len(parts) == 1 else name
                 return [(f"{sign} {run.state.word}", kind), (f" {where}" if where else "", "muted")]
-    runs = [run for _, run in parts]
-    hungry = [name for name, run in parts if run.waits]
-    if hungry:
-        where = f" {hungry[0]}" if len(parts) > 1 else ""
-        return [(f"{glyphs.warn} input-bound", "warn"), (where, "muted")]
-    for run in runs:
-        if run.warned:
-            return [(f"{glyphs.warn} ", "warn"), (run.warned, "text")]
+        if kind == "warn" and hungry:
+            where = f" {hungry[0]}" if len(parts) > 1 else ""
+            return [(f"{sign} input-bound", kind), (where, "muted")]
+        for run in runs:
+            if run.warned is not None and run.warned[1] == kind:
+                return [(f"{sign} ", kind), (run.warned[0], "text")]
     if not any(run.probed for run in runs):
         return [("no probe", "muted")]
     if any(run.step is not None for run in runs):

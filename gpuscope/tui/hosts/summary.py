@@ -212,10 +212,14 @@ def summarise(
 
     @cache
     def runs() -> tuple[HostJob, ...]:
-        warned = {word.key: word.text for word in reversed(words) if word.grade < Grade.ENDED}
+        warned = {
+            word.key: (word.text, "bad" if word.grade <= Grade.PROBLEM else "warn")
+            for word in reversed(words)
+            if word.grade < Grade.ENDED
+        }
         return tuple(
             run_of(host, job, _job_key(host, job), history, judged)._replace(
-                warned=warned.get(job.key, "")
+                warned=warned.get(job.key)
             )
             for job in running
         )

@@ -236,7 +236,6 @@ class Fleet:
         from ...doctor import live, postmortem_end, report
         from ...doctor.live_states import OF_A_STATE
         from ...doctor.steps import steps_of
-        from .host_brief import job_of
 
         if self._store() is None:
             return ()
@@ -252,7 +251,7 @@ class Fleet:
         words = {
             word: Told(one, firsts[one])
             for one in told
-            if (word := word_of(one, one in ends.findings, job_of(one, host))) is not None
+            if (word := word_of(one, one in ends.findings, live.job_of(one, host))) is not None
         }
         self._findings[host.key], self._told[host.key] = tuple(told), words
         of_devices = {

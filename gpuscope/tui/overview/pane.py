@@ -94,11 +94,13 @@ class OverviewPane(Pane):
         if host is None:
             self._jobs.show([], [[(WAITING, "muted")]])
         else:
+            from ..shared.job_notes import marks_of
             from ..shared.job_rows import job_lines
             from .empty_states import about_room, no_devices, problems, why_empty
 
             history, stopped = self.session.history, self.session.happened.stopped
-            lines = job_lines(host, state.mine, state.filter, self._notes(host), history, stopped)
+            notes, marks = self._notes(host), marks_of(host, self.session.doctor.cases)
+            lines = job_lines(host, state.mine, state.filter, notes, history, stopped, marks)
             more = self._given is not None and self._given.quiet > 0
             extra = about_room(host, history, more)
             if not host.trainers and (first := first_trainer_text(self.session.replay)):

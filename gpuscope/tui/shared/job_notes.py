@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ...model.device_state import Kind
 from ...model.device_trainings import starving, starving_warns, told_input
 from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of, ending_text, job_end, last_state
@@ -82,6 +83,26 @@ def first_steps(
     steps, others = firsts(bad), firsts(told)
     rest = [key for key in others if key not in steps][: max(0, most - len(steps))]
     return steps | {key: others[key] for key in rest}
+
+
+def marks_of(host: HostView, cases: Sequence[Case]) -> dict[str, Kind]:
+    """Return how grave the worst is that the Doctor finds of each job, by the job's key.
+
+    What the row of a GPU marks is not among it, nor how a job ended.
+    """
+    from ...doctor.finding import SEVERITY_TOKENS
+    from ...doctor.live import job_of
+    from ...doctor.live_states import OF_A_STATE
+
+    out: dict[str, Kind] = {}
+    for case in cases:
+        found = case.finding
+        if case.grave and not case.dead and found.cause not in OF_A_STATE:
+            job = job_of(found, host)
+            if job is not None:
+                bad = "bad" in (SEVERITY_TOKENS[found.severity], out.get(job.key))
+                out[job.key] = "bad" if bad else "warn"
+    return out
 
 
 def end_notes(host: HostView, job: JobView, sent: Mapping[int, str] = NOTHING_SENT) -> list[Line]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from ...model.device_state import Kind
 from ...model.device_trainings import told_input
@@ -63,6 +64,7 @@ USER = "user:"
 SURE_ETA_SECONDS, SURE_ETA_STEPS = 60.0, 30
 """A shorter time left is shown only after so many steps."""
 LOSS_CELLS, INPUT_CELLS = 8, 6
+NO_MARKS: Mapping[str, Kind] = MappingProxyType({})
 NO_STEP = "no step"
 """Stands for the step time while no step ends; how long ago the last one did is the step age."""
 
@@ -100,12 +102,13 @@ def job_lines(
     more: Mapping[str, Line] | None = None,
     history: HistoryOf = no_history,
     sent: Mapping[int, str] = NOTHING_SENT,
+    marks: Mapping[str, Kind] = NO_MARKS,
 ) -> list[JobLine]:
     """Return the lines of all jobs, mine first.
 
     Before several that ended stands a line that folds them. With ``text`` only the jobs that
     contain it are listed. ``more`` holds further notes by the key of the job, ``sent`` what was
-    done here to end a process, by its pid.
+    done here to end a process, by its pid. ``marks`` say how grave what is found of a job is.
     """
     jobs = worst_first(host)
     mine = [job for job in jobs if job.mine]
@@ -119,6 +122,12 @@ def job_lines(
             if alone
             else list(_by_user(host, others))
         )
+    lines = [
+        replace(line, kind=_gravest(line.kind, [[("", marks[line.key])]]))
+        if line.key in marks
+        else line
+        for line in lines
+    ]
     for line in lines if more else ():
         if more and line.key in more and not line.over:
             heads = [note[0][0] for note in line.notes]  # what a forecast rests on comes last
