@@ -28,12 +28,13 @@ from gpuscope.tui.overview.device_rows import device_row
 from gpuscope.tui.shared.device_state_text import why_unread
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import THEMES, UNICODE, Tokens
+from gpuscope.tui.widgets import charted_screen
 from gpuscope.wire import frames as f
 from tests.fakes import devices, jobs, views
 from tests.fakes.asked import AskedSource, gives
 from tests.fakes.views import flat
 from tests.recordings import REDACTED
-from tests.tui.pilot import in_loop, make_app, until
+from tests.tui.pilot import feed, in_loop, make_app, until
 from tests.tui.snapshots import grid, text
 
 TOKENS = Tokens(THEMES[0])
@@ -509,3 +510,28 @@ async def test_a_small_terminal_has_the_last_minute_beside_each_gauge():
         gauge = next(line for line in screen.splitlines() if "│ tensor" in line)
         assert "━─" in gauge
         assert "▄▄▄" in gauge, "a half of the time"
+
+
+@pytest.mark.parametrize("size", [(120, 40), (200, 60)])
+@in_loop
+async def test_a_chart_names_the_same_value_as_the_panel_beside_it(size, monkeypatch):
+    monkeypatch.setattr(charted_screen, "CHART_SECONDS", 600.0)  # no course is due in this test
+    frames = devices.training(8.0)
+    last = [frame for frame in frames if isinstance(frame, f.Sample)][-1]
+    later = replace(last, q=last.q + 1, m=last.m + 10**9, g=[list(row) for row in last.g])
+    news = {"dram_active_percent": 42.0, "power_watts": 612.0, "utilization_percent": 91.0}
+    for row in later.g:
+        for column, value in news.items():
+            row[1 + f.DEVICE_COLUMNS.index(column)] = value
+    app = make_app(frames)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "─ GPUs")
+        app.push_screen(DeviceScreen(app.session, app.session.host.devices[0].key))
+        await until(pilot, "SM active", "Load %")
+        feed(app, later)
+        shown = await until(pilot, "42 % bandwidth in use")
+        figures = re.findall(r"[│ ] (?:DRAM|GPU-Util) .*?(\d+) %", shown)
+        assert [figures.count(one) for one in ("42", "91")] == [2, 2], shown
+        if size[0] >= 160:
+            assert re.search(r"│ power  .*612 W of 700 W", shown)
+            assert re.search(r"│ power  [^│]* 612 W  [^│]*W –", shown)

@@ -91,6 +91,8 @@ class DeviceScreen(ChartedScreen):
         self._users, self._users_below = Lines(classes="panel"), Lines(classes="panel")
         self._cure, self._cure_above = Lines(classes="panel"), Lines(classes="panel")
         self._case: Case | None = None
+        self._span: tuple[float, float | None, float | None] = (WINDOWS[0], None, None)
+        """The seconds that the charts show, where they end, and the wall clock there."""
         self._strip = LoadStrips(classes="panel chart")
         self._training, self._peers = Lines(classes="panel"), Lines(classes="panel")
         self._vram, self._trends = StackedChart(classes="panel"), Trends(classes="panel")
@@ -287,35 +289,43 @@ class DeviceScreen(ChartedScreen):
         drawn = [self._series(device, what) for what in CHARTS]
         known = [at for at, (series, _) in enumerate(drawn) if series]
         others = [one for one in host.devices if one is not device] if not known else []
+        broad = self._broad.display
+        if broad and others:
+            window = shown_seconds(
+                self.session, host, others[0], "used_bytes", WINDOWS[self._window]
+            )
+        self._span = window, now, clock
         self._vram.display = self._trends.display = not others
-        self._power.display = bool(others) and self._broad.display
+        self._power.display = bool(others) and broad
         self._events.styles.height = "auto" if self._power.display else "1fr"
-        if self._broad.display and others:
-            self._draw_others(host, others)
-        elif self._broad.display:
-            self._draw_broad(host, device, drawn, window, clock)
+        if broad and not others:
+            self._draw_memory(self._vram, host, device, window, clock)
         rows = self.terminal[1] - 2 - self._cure_rows() - self._beside_rows()
-        number_of = [] if self._broad.display else known or range(len(CHARTS))
+        number_of = [] if broad else known or range(len(CHARTS))
         for chart, number in self._place(rows, number_of):
             what, (series, remembered) = CHARTS[number], drawn[number]
             set_title(chart, f"{what.title}, {window_text(window)}{source_text(remembered)}")
             chart.show(series, window, 0.0, top_of(what, device, series), now=now, clock=clock)
-        strip = self._parts if self._broad.display else self._strip
         if self._memory.display:
             self._draw_memory(self._memory, host, device, window, clock)
-        if strip.display and not (strip is self._parts and others):
-            self._draw_strip(strip, host, device, window, clock)
+        self._draw_figures()
 
-    def _draw_broad(
-        self,
-        host: HostView,
-        device: DeviceView,
-        drawn: Sequence[tuple[Sequence[Series], float]],
-        window: float,
-        clock: float | None,
-    ) -> None:
-        """Draw what holds the memory, and each other reading in a line of its own."""
-        self._draw_memory(self._vram, host, device, window, clock)
+    def _draw_figures(self) -> None:
+        host, device = self._find_device()
+        if host is None or device is None:
+            return
+        if self._broad.display and not self._trends.display:
+            self._draw_others(host, [one for one in host.devices if one is not device])
+        elif self._broad.display:
+            self._draw_trends(host, device)
+            self._draw_strip(self._parts, host, device)
+        elif self._strip.display:
+            self._draw_strip(self._strip, host, device)
+
+    def _draw_trends(self, host: HostView, device: DeviceView) -> None:
+        """Draw each reading but the load and the memory in a line of its own."""
+        window, end, clock = self._span
+        drawn = [self._series(device, what) for what in CHARTS]
         trends = []
         for what, (series, _) in zip(CHARTS, drawn, strict=True):
             if what.title in (LOAD, MEMORY):
@@ -327,19 +337,18 @@ class DeviceScreen(ChartedScreen):
                 trends.append(Trend(label, what.token, past, what.say, top))
         remembered = max((seconds for _, seconds in drawn), default=0.0)
         set_title(self._trends, f"Last {window_text(window)}{source_text(remembered)}")
-        self._trends.show(trends, window, host.sampled_seconds, clock)
+        self._trends.show(trends, window, end, clock)
 
     def _draw_others(self, host: HostView, others: Sequence[DeviceView]) -> None:
         """Draw the load and the power of the others beside a GPU of which nothing is known."""
-        window = shown_seconds(self.session, host, others[0], "used_bytes", WINDOWS[self._window])
-        now, clock = host.sampled_seconds, clock_at(self.session, host)
+        window, end, clock = self._span
         parts = parts_of(self._parts.size.height - AXIS_ROWS, len(others))
         lanes = gpu_lanes(self.session.history, host, others[:MOST_GPUS], window, parts)
         set_title(self._parts, f"Load of the other GPUs %, {window_text(window)}")
-        self._parts.show(lanes, window, now, clock)
+        self._parts.show(lanes, window, end, clock)
         trends = [*power_trends(self.session, others, None, window, MOST_GPUS, True)]
         set_title(self._power, f"Power of the other GPUs, {window_text(window)}")
-        self._power.show(trends, window, now, clock)
+        self._power.show(trends, window, end, clock)
 
     def _draw_memory(
         self,
@@ -357,15 +366,9 @@ class DeviceScreen(ChartedScreen):
             layers, moments, window, float(total) if total else None, now, title, clock=clock
         )
 
-    def _draw_strip(
-        self,
-        strip: LoadStrips,
-        host: HostView,
-        device: DeviceView,
-        window: float,
-        clock: float | None,
-    ) -> None:
+    def _draw_strip(self, strip: LoadStrips, host: HostView, device: DeviceView) -> None:
         """Draw each load in a lane of its own."""
+        window, end, clock = self._span
         wasted, silent = hung_since(host, device), mute(device)
         begins = job_begins(host, device, self.session.history, window)
         lanes = [
@@ -382,7 +385,7 @@ class DeviceScreen(ChartedScreen):
         remembered = max((seconds_before_look(lane.history) for lane in lanes), default=0.0)
         title = f"Load %, {window_text(window)}"
         set_title(strip, f"{title}{source_text(remembered)}")
-        strip.show(lanes, window, host.sampled_seconds, clock)
+        strip.show(lanes, window, end, clock)
 
     # ── keys ──
 

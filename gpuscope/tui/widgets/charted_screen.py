@@ -95,6 +95,8 @@ class ChartedScreen(FullScreen):
             or not 0 <= self._moment - before <= CHART_SECONDS
         ):
             self._draw()
+        elif self._moment != before:
+            self._draw_figures()
 
     def _show(self) -> None:
         """Draw the panels."""
@@ -102,6 +104,12 @@ class ChartedScreen(FullScreen):
 
     def _draw(self) -> None:
         raise NotImplementedError
+
+    def _draw_figures(self) -> None:
+        """Draw the charts that name the value of now with each of its samples: so do the panels.
+
+        Their courses end where those of the other charts do.
+        """
 
     def _missing(self, what: str) -> None:
         """Clear the screen, because there is nothing to show at this moment."""
