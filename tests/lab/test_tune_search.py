@@ -21,7 +21,7 @@ from gpuscope.lab.tune.findings import (
     SearchSettings,
     Trial,
 )
-from gpuscope.lab.tune.search import CannotTune, Search
+from gpuscope.lab.tune.search import NOT_BETTER, CannotTune, Search
 from gpuscope.lab.tune.space import Limits
 
 CUDA = RunFacts(
@@ -198,6 +198,10 @@ def test_where_nothing_is_proved_no_candidate_is_called_kept():
 
     found = Fickle().tune()
     assert found.best == BASE
+    (again,) = (row for row in found.rows if row.reason.startswith(NOT_BETTER))
+    assert again.speed.ratio == pytest.approx(1.0, abs=0.03), "not the gain of the search"
+    assert (again.against, again.status) == (BASE, "no_difference")
+    assert again.reason.endswith(": its ratio is of these 3 pairs of runs, in turns")
     assert "kept" not in {row.status for row in found.rows}
     seemed = [row for row in found.rows if row.reason == UNPROVED_STEP]
     assert [row.status for row in seemed] == ["no_difference"] * len(seemed)

@@ -42,6 +42,7 @@ AMPLE = 2.0
 take. Where it is not, compiling comes first.
 """
 NO_FASTER = ("slower", "no_difference")
+NOT_BETTER = "run again beside the baseline, it was not certainly better"
 ALONE = frozenset({"batch", "accumulate"})
 """What is slower by these is slower in every mode of the compiler."""
 
@@ -74,9 +75,10 @@ class Search(Closing):
         if speed is None or not speed.certain or speed.ratio < 1 + judge.WORTH:
             row = self._rows[best]
             row.status = "not_proved" if self._unproved else "no_difference"
-            row.reason = (
-                self._unproved or "run again beside the baseline, it was not certainly better"
-            )
+            row.reason = self._unproved or NOT_BETTER
+            if speed is not None:  # the verdict is of these runs, and so must its ratio be
+                row.speed, row.against = speed, self.baseline
+                row.reason += f": its ratio is of these {speed.basis}"
             return self._found(self.baseline, None, [])
         return self._found(best, speed, switches)
 
