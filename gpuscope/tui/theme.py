@@ -280,7 +280,7 @@ ASCII: Final = Glyphs(
     high="=",
     upper="-",
     tight="!",
-    unknown="?",
+    unknown="~",  # a "?" stands for a character that a terminal cannot show
     dash="-",
     ellipsis="~",
     cursor=">",
