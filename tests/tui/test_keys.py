@@ -20,6 +20,7 @@ from textual.widgets import Input
 
 import gpuscope.tui
 from gpuscope.store.remote import NOT_ANSWERED
+from gpuscope.text import styled
 from gpuscope.tui.app.help_screen import HelpScreen
 from gpuscope.tui.app.tabs import TABS
 from gpuscope.tui.processes.columns_dialog import ColumnDialog
@@ -320,6 +321,22 @@ async def test_help_names_the_signs_that_are_on_the_screen_and_no_other():
         signs = ("○", "idle, free or over"), ("◇", "shared by several"), ("●", "ok: working")
         for sign, meaning in signs:
             assert (sign in screen) == (meaning in shown), sign
+
+
+@in_loop
+async def test_help_says_what_a_hang_and_lines_that_cover_each_other_are_marked_with():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "─ GPUs")
+        await pilot.press("question_mark")
+        await until(pilot, "Signs on this screen")
+        page = app.screen
+        assert isinstance(page, HelpScreen)
+        told = [styled.plain(line).split(maxsplit=1) for line in page._signs("▲ GPU 0 ≈  ━ GPU 1")]
+        assert [sign for sign, _ in told] == ["▲", "≈"]
+        assert "as in a hang" in told[0][1]
+        assert "one covers the other" in told[1][1]
+        assert [styled.plain(line)[2] for line in page._signs("━ GPU 1 ▲")] == ["▲"]
 
 
 @in_loop

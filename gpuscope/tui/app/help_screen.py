@@ -92,6 +92,10 @@ IN_BARS = (
     ("idling", "text", "load without progress, as when a rank waits; in charts {hatch}"),
     ("unknown", "muted", "no reading"),
 )
+ABOUT = (
+    "before an amount: an estimate, or of another moment; after a name: its line runs so near to "
+    "the next one that one covers the other"
+)
 MARKS = (
     ("oom", "bad", "out of memory"),
     ("spared", "warn", "out of memory, but the training went on"),
@@ -99,7 +103,7 @@ MARKS = (
     ("stall", "bad", "stall: no step when one was due"),
     ("phase", "accent", "training or evaluation starts; green: steps continue"),
     ("dashes", "text", "peak allocated, as torch counts it"),
-    ("about", "text", "before an amount: an estimate, or measured at another moment"),
+    ("about", "text", ABOUT),
 )
 
 
@@ -281,6 +285,8 @@ class HelpScreen(TextDialog):
             sign, token = getattr(glyphs, state), "series4" if state == "shared" else state
             if drawn is None or sign in drawn:
                 yield [(f"  {fit(sign, GLYPH_CELLS)}", token), (text, "muted")]
+        if drawn is not None and not glyphs.about.isascii() and glyphs.about in drawn:
+            yield [(f"  {fit(glyphs.about, GLYPH_CELLS)}", "text"), (ABOUT, "muted")]
 
 
 def two_columns(blocks: Sequence[Block], wide: int) -> list[Line]:
