@@ -30,7 +30,7 @@ from .matrix import MAX_CELLS, MAX_REPEATS, interleaved, label, varying
 from .run_series import RunSeries, Watcher, stopped_late
 from .toggles import BY_NAME
 
-SOURCE = "sweep"
+SOURCE, SEARCH = "sweep", "tune"
 STEPS = 50
 """The number of steps in each run, unless the user sets another."""
 REPEATS = 3
@@ -62,7 +62,11 @@ class Objection:
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """The work of a sweep. ``digest`` is the same for the same work on the same host."""
+    """The work of a sweep. ``digest`` is the same for the same work on the same host.
+
+    ``searched`` has the ledger's name and the label of each cell of a search, whose cells are those
+    that it has run: nobody knows them before, nor how often each is run.
+    """
 
     group: str
     cells: list[LabConfig]
@@ -70,6 +74,7 @@ class SweepPlan:
     refused: list[Objection] = field(default_factory=list)
     host: str = ""
     warnings: list[Objection] = field(default_factory=list)
+    searched: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def digest(self) -> str:
@@ -78,6 +83,8 @@ class SweepPlan:
     @property
     def labels(self) -> list[str]:
         """The words that tell each cell from the others."""
+        if self.searched:
+            return [label for _, label in self.searched]
         names = varying(self.cells)
         return [label(cell, names) for cell in self.cells]
 
@@ -131,8 +138,17 @@ def unfinished(ledger: RunLedger, plan: SweepPlan) -> SweepPlan | None:
 
 
 def stored(ledger: RunLedger, group: str) -> SweepPlan:
-    """Return the plan of a sweep that was begun. Raises :class:`NoSuchSweep` if there is none."""
+    """Return the plan of a sweep that was begun, or what a search has run.
+
+    Raises :class:`NoSuchSweep` if there is none.
+    """
     values = ledger.plan(group)
+    if values is not None and values.get("kind") == SEARCH:
+        cells: dict[tuple[str, str], LabConfig] = {}
+        for one in reversed(ledger.entries(limit=None, group=group)):
+            if one.config is not None:
+                cells.setdefault((one.cell, one.label), one.config)
+        return SweepPlan(group, list(cells.values()), 1, searched=list(cells))
     if values is not None:
         return SweepPlan.from_mapping(group, values)
     known = ", ".join(name for name, _, _ in ledger.unfinished(5)) or "none"

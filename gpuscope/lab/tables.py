@@ -23,6 +23,7 @@ from .measures import BY_KEY, MEASURES
 from .sweep import Objection, SweepPlan, cell_key
 
 FORMATS = ("md", "csv", "json")
+NOT_IN_TURNS = "no ratios: the runs of a search are not all made in turns"
 MAX_LABELS = 6
 """Configurations that a remark names one by one."""
 
@@ -63,16 +64,16 @@ def results(plan: SweepPlan, entries: Sequence[Entry]) -> list[CellResult]:
     by_cell: dict[str, list[Entry]] = {}
     for entry in entries:
         by_cell.setdefault(entry.cell, []).append(entry)
-    runs = [
-        sorted(by_cell.get(cell_key(cell), []), key=lambda entry: entry.repeat)
-        for cell in plan.cells
-    ]
+    keys = [key for key, _ in plan.searched] or map(cell_key, plan.cells)
+    runs = [sorted(by_cell.get(key, []), key=lambda entry: entry.repeat) for key in keys]
     base = [entry for entry in runs[0] if not entry.failure] if runs else []
     rows = []
     for index, (label, mine) in enumerate(zip(plan.labels, runs, strict=True)):
         good = [entry for entry in mine if not entry.failure]
-        comparison = compare(base, good) if index and base and good else None
-        rows.append(CellResult(index + 1, label, mine, plan.repeats, comparison))
+        turns = index and base and good and not plan.searched
+        comparison = compare(base, good) if turns else None
+        wanted = len(mine) if plan.searched else plan.repeats
+        rows.append(CellResult(index + 1, label, mine, wanted, comparison))
     return rows
 
 
@@ -153,7 +154,9 @@ def remarks(plan: SweepPlan, found: Sequence[CellResult]) -> list[str]:
         f"{cell.number} {cell.label}: failed: {cell.failure}" for cell in found if cell.failure
     ]
     lines += objections(plan)
-    if len(found) > 1 and not found[0].good:
+    if plan.searched:
+        lines.append(NOT_IN_TURNS)
+    elif len(found) > 1 and not found[0].good:
         lines.append("no ratios: the first row, the baseline, has no successful run")
     bases = dict.fromkeys(
         row.basis for cell in found if (row := cell.ratio("samples_per_second")) and row.basis

@@ -5,15 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpuscope.cli import main as cli
+from gpuscope.exit_status import ExitStatus
 from gpuscope.lab import tables
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import PATH_VARIABLE, RunLedger
 from gpuscope.lab.sweep import Objection, SweepPlan, cell_key, new_plan
+from gpuscope.lab.tune.runner import SearchJob
 from tests.fakes.lab_runs import document
 from tests.fakes.program import python
 from tests.recordings import REDACTED
@@ -119,6 +122,33 @@ def test_show(ledger: RunLedger, swept: SweepPlan, capsys) -> None:
     assert (
         "not run: fp16 is refused: it is slow (amp=fp16). Nearest: gpuscope lab --amp bf16" in out
     )
+
+
+def test_the_runs_of_a_search_are_shown_and_compared_but_are_no_sweep(
+    ledger: RunLedger, capsys
+) -> None:
+    job = SearchJob("tune-1128-0953-0f6b", LabConfig(model="gpt-tiny", device="cpu"))
+    ledger.keep_plan(job.group, job.to_mapping())
+    for repeat, (amp, seconds) in enumerate((("off", 0.1), ("bf16", 0.2), ("off", 0.3))):
+        asked = replace(job.baseline, amp=amp)
+        label = "baseline" if amp == "off" else "amp=bf16"
+        values = document(seconds, amp=amp, batch=8)  # what was run is known more closely
+        ledger.add(values, source="tune", group=job.group, repeat=repeat, label=label,
+                   cell=cell_key(asked))  # fmt: skip
+    ledger.finish_plan(job.group)
+    code, out, _ = call(capsys, "show", job.group)
+    assert code == 0
+    rows = [line.split()[:3] for line in out.splitlines()[1:3]]
+    assert rows == [["1", "baseline", "2/2"], ["2", "amp=bf16", "1/1"]]
+    assert "×" not in out, "its runs were not made in turns"
+    assert "no ratios: the runs of a search are not all made in turns" in out
+    found = json.loads(call(capsys, "show", job.group, "--json")[1])
+    assert [len(cell["runs"]) for cell in found["cells"]] == [2, 1]
+    code, out, _ = call(capsys, "compare", f"{job.group}:1", f"{job.group}:2")
+    assert code == 0
+    assert "differing settings: amp off → bf16" in out
+    assert cli.main(["lab", "sweep", "--resume", job.group]) == ExitStatus.USAGE
+    assert "is a search, no sweep" in capsys.readouterr().err
 
 
 def test_compare(ledger: RunLedger, swept: SweepPlan, capsys) -> None:

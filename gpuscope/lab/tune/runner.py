@@ -21,12 +21,11 @@ from ..launch import STOP_SECONDS
 from ..ledger import Entry, RunLedger
 from ..machine import MEMORY_VARIABLE
 from ..run_series import RunSeries, Watcher, stopped_late
-from ..sweep import alone, cell_key, digest_of, new_group
+from ..sweep import SEARCH, alone, cell_key, digest_of, new_group
 from .findings import CLEARLY_SLOWER, Found, Trial, label_of
 from .goal import SPEED, Goal
 from .search import CannotTune, Search
 
-SOURCE = "tune"
 WINDOW_SECONDS = 3.0
 """How long the steps of a trial are timed after its warm-up, unless the budget is small."""
 SHORTEST_WINDOW_SECONDS = 0.5
@@ -94,7 +93,7 @@ class SearchJob:
 
     def to_mapping(self) -> dict[str, Any]:
         return {
-            "kind": SOURCE,
+            "kind": SEARCH,
             "baseline": self.baseline.to_mapping(),
             "options": dict(self.options),
             "host": platform.node(),
@@ -106,7 +105,7 @@ def new_job(
     ledger: RunLedger, baseline: LabConfig, options: Mapping[str, Any], anew: bool
 ) -> SearchJob:
     """Return the job of a search: the unfinished one of the same work, or a new one if ``anew``."""
-    job = SearchJob(new_group(SOURCE), baseline, options)
+    job = SearchJob(new_group(SEARCH), baseline, options)
     found = None if anew else ledger.unfinished_work(job.digest)
     return SearchJob(found[0], baseline, options) if found else job
 
@@ -262,7 +261,7 @@ class SearchRunner(RunSeries):
         }
         entry = self.ledger.add(
             document,
-            source=SOURCE,
+            source=SEARCH,
             group=self.job.group,
             repeat=trial.repeat,
             label=progress.label,

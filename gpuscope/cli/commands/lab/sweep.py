@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from ....errors import UserError
+from ....errors import UsageError, UserError
 from ....exit_status import ExitStatus
 from ....lab import rules, tables, torch_probe
 from ....lab.config import ConfigError, LabConfig, add_toggles
@@ -106,6 +106,11 @@ def run(args: argparse.Namespace) -> int:
     _writable(args.output)
     ledger = RunLedger()
     earlier = stored(ledger, args.resume) if args.resume else None
+    if earlier and earlier.searched:
+        raise UsageError(
+            f"{earlier.group} is a search, no sweep.\n"
+            "Next: gpuscope tune ...    with the same words continues it"
+        )
     if earlier:
         plan = earlier
     else:
