@@ -337,6 +337,13 @@ def test_runs_that_differ_much_are_told_with_their_ends_and_what_that_means(caps
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 120
     assert "amp=bf16" in said.split("no clear gain")[1], "why stands below the table"
+    row.speed = Speed(0.92, 0.8, 1.41, "1 run")
+    once = [entry(BASE, 1941.0, 0), entry(BEST, 9430.0, 0)]
+    told = SearchResult("tune-x", found, once, 30.0).remarks()[0]
+    assert told.startswith("A ratio of two runs compares their median steps")
+    assert "make amp=bf16 batch=16 accumulate=2 compile=default look faster there" in told
+    alike = SearchResult("tune-x", found, [once[0], entry(BEST, 1800.0, 0)], 30.0)
+    assert not any("median" in one for one in alike.remarks())
     calm = SearchResult("tune-x", found, [entry(BASE, rate, 0) for rate in (99.0, 100.0)], 30.0)
     assert calm.table()[1][2] == "99.5", "what repeats always differ by is not told"
     assert not any("other work" in one for one in calm.remarks())

@@ -288,9 +288,25 @@ class SearchResult:
             "Search again when it is idle."
         )
 
+    def _medians(self) -> str:
+        """Say of what the ratios are where the speeds of the same two runs suggest others."""
+        for row in self.found.rows if not self.goal.by_cost else ():
+            sides = [self.runs(side) for side in (row.against, row.config) if side is not None]
+            if row.speed is None or [len(runs) for runs in sides] != [1, 1]:
+                continue
+            before, after = (judge.figure(runs, RATE) for runs in sides)
+            differ = after / before / row.speed.ratio if before and after else 1.0
+            if row.speed.brief != judge.NOT_CLEAR and max(differ, 1 / differ) >= judge.NOISY:
+                return (
+                    "A ratio of two runs compares their median steps; samples/s counts all steps, "
+                    f"and a few slow ones make {self.label(row.config)} look "
+                    f"{'faster' if differ > 1 else 'slower'} there."
+                )
+        return ""
+
     def remarks(self) -> list[str]:
         """Return what else is to be known of the result, in sentences."""
-        found = [noise] if (noise := self._noise()) else []
+        found = [said for said in (self._medians(), self._noise()) if said]
         if self.changed:
             steps, _ = self.pays_back_steps()
             sides = self.runs(self.found.baseline), self.runs(self.found.best)
