@@ -114,6 +114,16 @@ def test_it_finds_the_faster_batch_proves_it_and_continues_after_a_kill(
     assert new_job(ledger, BASE, job.options, anew=False).group != job.group
 
 
+def test_a_search_that_was_stopped_before_its_first_run_is_not_continued(tmp_path: Path):
+    ledger = RunLedger(tmp_path / "lab.sqlite")
+    job = new_job(ledger, BASE, {}, anew=False)
+    ledger.keep_plan(job.group, job.to_mapping())
+    assert new_job(ledger, BASE, {}, anew=False).group != job.group, "its name has an old time"
+    ledger.add({"samples_per_second": 1.0}, source="tune", group=job.group, repeat=0)
+    assert new_job(ledger, BASE, {}, anew=False).group == job.group
+    assert new_job(ledger, BASE, {}, anew=True).group != job.group
+
+
 def test_a_search_whose_baseline_cannot_run_is_begun_anew_once_it_is_repaired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

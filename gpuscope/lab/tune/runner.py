@@ -104,10 +104,14 @@ class SearchJob:
 def new_job(
     ledger: RunLedger, baseline: LabConfig, options: Mapping[str, Any], anew: bool
 ) -> SearchJob:
-    """Return the job of a search: the unfinished one of the same work, or a new one if ``anew``."""
+    """Return the job of a search: the unfinished one of the same work, or a new one if ``anew``.
+
+    One that was stopped before its first run has nothing to continue, and a name with its old time.
+    """
     job = SearchJob(new_group(SEARCH), baseline, options)
     found = None if anew else ledger.unfinished_work(job.digest)
-    return SearchJob(found[0], baseline, options) if found else job
+    begun = found is not None and ledger.entries(limit=1, group=found[0])
+    return SearchJob(found[0], baseline, options) if found and begun else job
 
 
 class SearchRunner(RunSeries):
