@@ -190,6 +190,12 @@ def test_the_jobs_that_are_not_listed_are_counted(place, monkeypatch):
         f"train.py (pid 400000{number})" for number in (1, 2, 3)
     ]
     assert last == "2 more jobs: 1 failed, 1 ended without an error message"
+    monkeypatch.setattr(doctor_left, "MOST", 4)
+    assert told()[-1] == "1 more job: ended without an error message"
+    box(place, "job 6", how=None, pid=4_000_006)
+    path = os.path.join(place["GPUSCOPE_BLACKBOX_DIR"], "4000006-1.box")
+    os.utime(path, (time.time() - 600,) * 2)
+    assert told()[-1] == "2 more jobs: all ended without an error message"
     assert told(seconds=30.0) == [], "the last sentence of the report counts them"
 
 

@@ -72,7 +72,10 @@ def examine(seconds: float = SECONDS, kernel_log: str = KERNEL_LOG) -> Report:
         shown.add(death.pid)
     others = [job.end for job in dead_trainers.counted() if not shown.intersection(job.pids)]
     if others and shown:
-        more = f"{count_text(len(others), 'more job')}: {counts_text(others)}"
+        how, count = counts_text(others), f"{len(others)} "
+        if how.startswith(count):  # all in one way: their number is said already
+            how = ("all " if len(others) > 1 else "") + how.removeprefix(count)
+        more = f"{count_text(len(others), 'more job')}: {how}"
         boxes = shlex.quote(blackbox.directory())
         report += Report(ended=(EndedTrainer(text=more, command=f"ls -t {boxes}/*.box"),))
     return report
