@@ -82,7 +82,7 @@ COLUMNS = (
 GLYPHS = (
     ("ok", "ok: working"),
     ("warn", "warning: slower or fuller than necessary"),
-    ("bad", "problem: it hangs, failed, is lost, out of memory, or its loss is NaN"),
+    ("bad", "a problem: work stands still or is lost, as in a hang, NaN or out of memory"),
     ("idle", "idle, free or over; of a finding or a row: a hint, or not to be judged"),
     ("shared", "shared by several processes"),
 )
