@@ -9,6 +9,7 @@ import pytest
 
 from gpuscope.cli.main import main
 from gpuscope.doctor import table
+from gpuscope.doctor.finding import Finding, Fix
 from gpuscope.exit_status import ExitStatus
 from gpuscope.store.view import HostView, Link, no_history
 from gpuscope.text import styled
@@ -462,6 +463,31 @@ def test_the_worst_that_a_device_has_says_what_to_do_first_as_its_host_does():
     shown = flat(brief_lines(host, one, found, no_history, TOKENS, 100, 50))
     assert "why       " in shown
     assert "End the job on it" not in shown, "which stands above"
+
+
+@pytest.mark.parametrize("rows", range(6, 16))
+def test_of_a_finding_that_has_no_room_whole_steps_stand_and_the_rest_are_counted(rows):
+    fixes = tuple(
+        Fix(title=f"Step {number}", code=f"begin_{number}()\nend_{number}()")
+        for number in range(1, 5)
+    )
+    found = Finding(
+        pitfall="fp16-overflow",
+        cause="loss.not_finite",
+        title="The loss is NaN",
+        severity="problem",
+        confidence="definite",
+        evidence=(),
+        fixes=fixes,
+    )
+    host = views.host_of(jobs.ranks())
+    lines = brief_lines(host, summarise(host), [found], no_history, TOKENS, 100, rows)
+    shown = flat(lines)
+    assert len(lines) <= rows
+    begun = [number for number in range(2, 5) if f"Step {number}" in shown]
+    assert all(f"end_{number}()" in shown for number in begun)
+    left = 3 - len(begun)
+    assert (f"{left} more step" in shown) == bool(left)
 
 
 def test_first_steps_stand_beside_the_findings_that_leave_room_and_below_the_others():
