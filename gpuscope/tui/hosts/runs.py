@@ -125,7 +125,7 @@ def joined(hosts: Sequence[tuple[str, Sequence[HostJob]]]) -> list[Joined]:
     out = [Joined(tuple(parts)) for parts in found.values()]
 
     def place(one: Joined) -> tuple[int, bool, Trouble, int]:
-        kinds = {run.state.kind for _, run in one.parts}
+        kinds: set[str] = {run.state.kind for _, run in one.parts}
         kinds |= {run.warned[1] for _, run in one.parts if run.warned is not None}
         waits = any(run.waits for _, run in one.parts)
         grade = 0 if "bad" in kinds else 1 if "warn" in kinds or waits else 2
