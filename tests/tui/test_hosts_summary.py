@@ -521,6 +521,19 @@ def test_a_full_card_says_what_to_do_first():
     assert said[1].startswith("  do first: Use a smaller micro-batch")
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("Hang: stuck at late.py:12 in read", "late.py: Hang: stuck at late.py:12 in read"),
+        ("The loss is NaN", "late.py: The loss is NaN"),
+        ("late.py waits", "late.py waits"),
+        ("Hang of late.py: stuck at late.py:12", "Hang of late.py: stuck at late.py:12"),
+    ],
+)
+def test_a_finding_begins_with_its_job_where_it_names_but_a_line_of_it(text, named):
+    assert Word(Grade.STALLED, text, "pid-1", "late.py").named == named
+
+
 def test_two_jobs_of_one_script_have_findings_of_their_own():
     words = [Word(Grade.PROBLEM, "The loss is NaN", key, "nan.py") for key in ("pid-1", "pid-2")]
     found = one("h", Grade.PROBLEM, words=tuple(words))

@@ -7,6 +7,7 @@ floats, times seconds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -85,8 +86,12 @@ class Level(NamedTuple):
 
 
 def in_job(text: str, job: str) -> str:
-    """Return a sentence after the title of its job, where it does not name that itself."""
-    return text if not job or job in text else f"{job}: {text}"
+    """Return a sentence after the title of its job, where it does not name that itself.
+
+    A line of the script, such as ``train.py:7``, does not name the job.
+    """
+    named = not job or re.search(rf"{re.escape(job)}(?!:\d)", text)
+    return text if named else f"{job}: {text}"
 
 
 @dataclass(frozen=True, slots=True)
