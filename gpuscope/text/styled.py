@@ -166,8 +166,8 @@ def wrap(line: Iterable[Piece], room: int, indent: int = 0) -> List[Line]:
     """Return a line broken at its spaces into lines of at most ``room`` cells.
 
     Spaces inside a line are kept; those at a line break are dropped. A word may consist of pieces
-    of several styles. A word wider than a line is broken anywhere. Every line after the first
-    begins with ``indent`` spaces.
+    of several styles. A word wider than a line is broken anywhere, code where a call begins if that
+    is in the second half of the line. Every line after the first begins with ``indent`` spaces.
     """
     return [list(one) for one in _wrapped(tuple(line), max(room, indent + 2), indent)]
 
@@ -195,6 +195,8 @@ def _wrapped(line: Tuple[Piece, ...], room: int, indent: int) -> List[Line]:
         for text, style in word:
             while used + width.cells(text) > room:
                 part = width.beginning(text, room - used)
+                call = part.rfind("(") + 1
+                part = part[:call] if call > len(part) // 2 else part
                 found[-1].append((part, style))
                 found.append(list(start))
                 text, used, first = text[len(part) :], indent, indent

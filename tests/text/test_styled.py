@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -108,6 +109,21 @@ def test_wrapped_lines_fit_and_nothing_is_lost(line, room):
         (char, style) for one in found for text, style in one for char in text if char != " "
     ]
     assert letters == [(char, style) for text, style in line for char in text if char != " "]
+
+
+@pytest.mark.parametrize(
+    ("code", "room", "lines"),
+    [
+        (
+            "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+            46,
+            ["torch.nn.utils.clip_grad_norm_(", "  model.parameters(), 1.0)"],
+        ),
+        ("f(/a/name/without/a/call/in/it)", 20, ["f(/a/name/without/a/", "  call/in/it)"]),
+    ],
+)
+def test_code_that_is_wider_than_a_line_is_broken_where_a_call_begins(code, room, lines):
+    assert [styled.plain(one) for one in styled.wrap([(code, "text")], room, 2)] == lines
 
 
 @given(LINES, st.integers(0, 16))
