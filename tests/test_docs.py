@@ -70,7 +70,7 @@ def test_a_picture_is_whole_asks_nobody_for_anything_and_says_what_is_replayed(p
     assert scenes
     for scene in scenes:
         words = [one.text or "" for one in scene.iter("{http://www.w3.org/2000/svg}text")]
-        from_a_file = any(one.startswith(("$ gpuscope", "largest batch")) for one in words)
+        from_a_file = any(one.startswith(("$ gpuscope", "reached in")) for one in words)
         assert "REPLAY" in words or "Snapshot" in words or from_a_file, words[0]
 
 

@@ -136,6 +136,7 @@ def test_a_search_with_another_goal_is_another_search(monkeypatch, tmp_path, cap
     def run(self, begin):
         groups.append(self.job.group)
         self.ledger.keep_plan(self.job.group, self.job.to_mapping())
+        self.ledger.add({}, source="tune", group=self.job.group, repeat=0)
         return stopped
 
     monkeypatch.setattr(tune.SearchRunner, "run", run)
