@@ -219,6 +219,8 @@ def test_what_brings_nothing_is_taken_back():
     assert found.best == BASE.changed("amp", "bf16")
     assert [switch.name for switch in found.switches] == ["amp"]
     brings = found.switches[0].brings
+    assert brings == found.speed, "both compare the best with the baseline"
+    assert [row.speed for row in found.rows if row.config == found.best] == [found.speed]
     assert brings is not None
     assert brings.ratio == pytest.approx(2.0, rel=0.05)
 

@@ -80,6 +80,11 @@ class Search(Closing):
                 row.speed, row.against = speed, self.baseline
                 row.reason += f": its ratio is of these {speed.basis}"
             return self._found(self.baseline, None, [])
+        # the same two were compared before: one page has one ratio for them, that of the proof
+        if self._rows[best].against == self.baseline:
+            self._rows[best].speed = speed
+        if len(switches) == 1:  # without it the best is the baseline
+            switches[0].brings, switches[0].reason = speed, ""
         return self._found(best, speed, switches)
 
     def _found(self, best: LabConfig, speed: Speed | None, switches: list[Switch]) -> Found:
