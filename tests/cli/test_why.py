@@ -261,13 +261,19 @@ def test_a_step_that_was_not_counted_in_time_is_told_from_a_silent_probe(ask):
         assert f"Useful work: unknown: {said}" in " ".join(out.split())
 
 
-def test_to_wait_for_the_next_step_of_a_hang_is_no_advice(ask):
+def hanging():
+    """Frames of this process as a trainer that has stood at one line for 4 minutes."""
     told = half_idle(os.getpid())
     names = {"stall_at": "late.py:31 main", "step_age_seconds": 240.0}
     for sample in (one for one in told if isinstance(one, frames.Sample)):
         for row in sample.t:
             for name, value in names.items():
                 row[1 + frames.TRAINER_COLUMNS.index(name)] = value
+    return told
+
+
+def test_to_wait_for_the_next_step_of_a_hang_is_no_advice(ask):
+    told = hanging()
     late = fails("unfinished", "no answer within 9 s")
     value = gives({"minutes": [minute()], "problem": ""})
     unseen = fails("failed", "no step ended in time")
@@ -283,12 +289,7 @@ def test_to_wait_for_the_next_step_of_a_hang_is_no_advice(ask):
 
 
 def test_what_to_do_about_a_hang_is_said_where_it_is_told(ask):
-    told = half_idle(os.getpid())
-    names = {"stall_at": "late.py:31 main", "step_age_seconds": 240.0}
-    for sample in (one for one in told if isinstance(one, frames.Sample)):
-        for row in sample.t:
-            for name, value in names.items():
-                row[1 + frames.TRAINER_COLUMNS.index(name)] = value
+    told = hanging()
     value = gives({"minutes": [minute()], "problem": ""})
     _, out, _, _ = ask(str(os.getpid()), "--no-look", frames=told, time=value)
     head = out.partition("\n\n")[0]

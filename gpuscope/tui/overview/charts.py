@@ -418,30 +418,13 @@ class Charts(Vertical):
 
     def _of_trainers(self, host: HostView, column: str, scale: float) -> Sequence[Series]:
         """Return a curve for each rank of the only job."""
-        from ..charts.line import Series, alike_text, one_if_alike
-
-        found = []
-        for token, trainer in zip(TOKENS, self._drawn_trainers(host, column), strict=False):
-            past = self._past_of(trainer, column, scale)
-            if any(value is not None for value in past.values):
-                found.append(
-                    Series(
-                        label_among(trainer, running(host.trainers)),
-                        token,
-                        past.seconds,
-                        past.values,
-                    )
-                )
-        known = sum(t.gone is None for t in host.trainers)
-        return one_if_alike(found, alike_text(len(found), known))
+        return self._curves(host, column, lambda one: self._past_of(one, column, scale))
 
     def _input(self, host: HostView) -> Sequence[Series]:
         """Return the share of the step in which each trainer waits for its data."""
         from ...model.valid_history import while_it_steps
-        from ..charts.line import Series, alike_text, one_if_alike
 
-        found = []
-        for token, trainer in zip(TOKENS, self._drawn_trainers(host, "input"), strict=False):
+        def past_of(trainer: TrainerView) -> History:
             waits, whole = input_columns(trainer)
             wait = self._history(trainer.id, waits)
             parts = [self._history(trainer.id, name) for name in whole]
@@ -452,18 +435,28 @@ class Charts(Vertical):
                 for total in (sum(value or 0.0 for value in known),)
             ]
             past = replace(wait, values=tuple(values))
-            past = while_it_steps(past, self._history(trainer.id, "step"), trainer)
+            return while_it_steps(past, self._history(trainer.id, "step"), trainer)
+
+        return self._curves(host, "input", past_of, "trainers")
+
+    def _curves(
+        self,
+        host: HostView,
+        column: str,
+        past_of: Callable[[TrainerView], History],
+        *what: str,
+    ) -> Sequence[Series]:
+        """Return a curve for each trainer that is drawn and has readings, one if they are alike."""
+        from ..charts.line import Series, alike_text, one_if_alike
+
+        found = []
+        for token, trainer in zip(TOKENS, self._drawn_trainers(host, column), strict=False):
+            past = past_of(trainer)
             if any(value is not None for value in past.values):
-                found.append(
-                    Series(
-                        label_among(trainer, running(host.trainers)),
-                        token,
-                        past.seconds,
-                        past.values,
-                    )
-                )
+                label = label_among(trainer, running(host.trainers))
+                found.append(Series(label, token, past.seconds, past.values))
         known = sum(t.gone is None for t in host.trainers)
-        return one_if_alike(found, alike_text(len(found), known, "trainers"))
+        return one_if_alike(found, alike_text(len(found), known, *what))
 
     def _worst_first(self, host: HostView) -> list[TrainerView]:
         return worst_first(host, (self.job, *self.order), len(TOKENS), self._span)
